@@ -1,0 +1,7 @@
+package plan
+
+import "github.com/kvloom/kvloom/specs"
+
+func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
+	panic("BUG: not written yet")
+}

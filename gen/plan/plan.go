@@ -1,0 +1,187 @@
+// Package plan turns a spec and a target into every kernel candidate worth trying, and every rejected one with its reason.
+// One file per family holds its parameters, constraints, launch geometry and byte/flop model.
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Family is a kernel family; its name is the stem of the template, the binding, the reference and the tests.
+type Family string
+
+// The Locks families, in the order of a decode step after the build.
+const (
+	PageSummary Family = "page_summary"
+	PageScore   Family = "page_score"
+	PageSelect  Family = "page_select"
+	PageAttend  Family = "page_attend"
+)
+
+// Form tells a Hopper kernel (sm_90a) from the portable one (compute_80 PTX).
+type Form string
+
+// The forms.
+const (
+	Hopper   Form = "hopper"
+	Portable Form = "portable"
+)
+
+// Target is what the plan may assume of a GPU.
+type Target struct {
+	Arch           string // "sm_90a", as NVRTC spells it
+	SharedPerBlock int    // bytes, with opt-in
+	RegistersPerSM int
+	SMs            int
+}
+
+// Targets are the known architectures.
+var Targets = map[string]Target{
+	"sm_90a": {Arch: "sm_90a", SharedPerBlock: 227 << 10, RegistersPerSM: 65536, SMs: 132},
+	"sm_90":  {Arch: "sm_90", SharedPerBlock: 227 << 10, RegistersPerSM: 65536, SMs: 132},
+	"sm_80":  {Arch: "sm_80", SharedPerBlock: 163 << 10, RegistersPerSM: 65536, SMs: 108},
+}
+
+// PortableArch is what portable candidates are compiled for.
+const PortableArch = "compute_80"
+
+// Constant is one compile-time constant of a kernel, and template argument, in the order of the template's parameters.
+type Constant struct {
+	Name  string `json:"name"`  // as in the template: "HEAD_DIM", "kNumWarps"
+	Value string `json:"value"` // C++ spelling: "128", "true", "kvloom::bf16"
+}
+
+// Param is one tunable parameter of a candidate.
+type Param struct {
+	Name  string `json:"name"` // "warps", "stages"
+	Value int    `json:"value"`
+}
+
+// Candidate is one kernel that could serve a family: what to compile and how to launch it.
+type Candidate struct {
+	Family Family `json:"family"`
+	Form   Form   `json:"form"`
+	Arch   string `json:"arch"`
+	// Key names what the kernel was specialised for, tuned parameters left out: two candidates with one Key compute the same
+	// function. "d128 p16 r4 b4 g4 bf16 record".
+	Key       string          `json:"key"`
+	Params    []Param         `json:"params"`    // the tuner's choice, fixed order
+	Constants []Constant      `json:"constants"` // template arguments, in order
+	Header    string          `json:"header"`    // "kernels/page_score.cuh"
+	Kernel    string          `json:"kernel"`    // C++ template: "kvloom::page_score_direct"
+	Entry     string          `json:"entry"`     // extern "C" name: the family's stem
+	Geometry  launch.Geometry `json:"geometry"`
+	MinBlocks int             `json:"min_blocks"` // blocks an SM that __launch_bounds__ keeps registers low for, at least 1
+}
+
+// ID names the candidate on one line, its parameters in order: "page_score portable warps=8 stages=2".
+func (c Candidate) ID() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", c.Family, c.Form)
+	for _, p := range c.Params {
+		fmt.Fprintf(&b, " %s=%d", p.Name, p.Value)
+	}
+	return b.String()
+}
+
+// Param returns a parameter by name; a missing one is a broken invariant.
+func (c Candidate) Param(name string) int {
+	for _, p := range c.Params {
+		if p.Name == name {
+			return p.Value
+		}
+	}
+	panic(fmt.Sprintf("BUG: plan: %s has no parameter %q", c.ID(), name))
+}
+
+// Rejected is a candidate that cannot run, with the reason for a person.
+type Rejected struct {
+	Candidate Candidate `json:"candidate"`
+	Reason    string    `json:"reason"`
+}
+
+// FamilyPlan is all of one family: Candidates[0] is the default.
+type FamilyPlan struct {
+	Family     Family      `json:"family"`
+	Candidates []Candidate `json:"candidates"`
+	Rejected   []Rejected  `json:"rejected"`
+	Cost       Cost        `json:"-"`
+}
+
+// Plan is what a spec can become on a target.
+type Plan struct {
+	Spec     *specs.Spec
+	Target   Target
+	Families []FamilyPlan
+}
+
+// Cost is the byte and flop model of one family for a workload: what must be moved and computed, not what a kernel does.
+type Cost func(w specs.Workload) Work
+
+// Work counts one launch.
+type Work struct {
+	Bytes       int64 // each input read once, each output written once
+	Flops       int64 // multiply and add count 2
+	Exponential int64
+}
+
+// planner makes one family's plan.
+type planner func(s *specs.Spec, t Target) FamilyPlan
+
+// planners in the order of a decode step.
+var planners = []planner{planPageSummary, planPageScore, planPageSelect, planPageAttend}
+
+// New plans every family of the spec for a target.
+func New(s *specs.Spec, t Target) *Plan {
+	p := &Plan{Spec: s, Target: t}
+	for _, plan := range planners {
+		p.Families = append(p.Families, plan(s, t))
+	}
+	return p
+}
+
+// Of returns the plan of one family.
+func (p *Plan) Of(f Family) FamilyPlan {
+	for _, fp := range p.Families {
+		if fp.Family == f {
+			return fp
+		}
+	}
+	panic(fmt.Sprintf("BUG: plan: no family %q", f))
+}
+
+// Select keeps the candidate of a family whose parameters and form equal those given, or reports false: how tuned tables and
+// stored trials find their kernel again.
+func (fp FamilyPlan) Select(form Form, params []Param) (Candidate, bool) {
+	for _, c := range fp.Candidates {
+		if c.Form == form && equalParams(c.Params, params) {
+			return c, true
+		}
+	}
+	return Candidate{}, false
+}
+
+// DefaultOf returns the first candidate of a form.
+func (fp FamilyPlan) DefaultOf(form Form) (Candidate, bool) {
+	for _, c := range fp.Candidates {
+		if c.Form == form {
+			return c, true
+		}
+	}
+	return Candidate{}, false
+}
+
+func equalParams(a, b []Param) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,96 @@
+// Package launch describes launch geometry as data: gen/plan writes it, the bundle stores it as JSON, runtime/kernel evaluates it.
+package launch
+
+import "fmt"
+
+// Quantity names a run-time number of a problem that grids and workspaces depend on.
+type Quantity string
+
+// The quantities.
+const (
+	One      Quantity = "one"
+	Batch    Quantity = "batch"
+	KVHeads  Quantity = "kv_heads"
+	QHeads   Quantity = "q_heads"
+	Lists    Quantity = "lists" // page lists a request: kv heads, or query heads for per_head
+	MaxPages Quantity = "max_pages"
+	NewPages Quantity = "new_pages" // pages a request that one build launch is sized for; any number stays right
+	Slots    Quantity = "slots"
+	SMs      Quantity = "sms"
+)
+
+// Problem holds the value of each quantity.
+type Problem struct {
+	Batch, KVHeads, QHeads, Lists, MaxPages, NewPages, Slots, SMs int64
+}
+
+// Value returns one quantity. An unknown name is a broken invariant.
+func (p Problem) Value(q Quantity) int64 {
+	switch q {
+	case One:
+		return 1
+	case Batch:
+		return p.Batch
+	case KVHeads:
+		return p.KVHeads
+	case QHeads:
+		return p.QHeads
+	case Lists:
+		return p.Lists
+	case MaxPages:
+		return p.MaxPages
+	case NewPages:
+		return p.NewPages
+	case Slots:
+		return p.Slots
+	case SMs:
+		return p.SMs
+	}
+	panic(fmt.Sprintf("BUG: launch: unknown quantity %q", q))
+}
+
+// Extent is ceil(Times * product(Of) / Per), at least 1 and at most AtMost where AtMost > 0.
+type Extent struct {
+	Of     []Quantity `json:"of,omitempty"`
+	Times  int64      `json:"times"`
+	Per    int64      `json:"per"`
+	AtMost int64      `json:"at_most,omitempty"`
+}
+
+// Const is an extent that does not depend on the problem.
+func Const(n int64) Extent { return Extent{Times: n, Per: 1} }
+
+// Each is one block for each unit of the product of quantities.
+func Each(of ...Quantity) Extent { return Extent{Of: of, Times: 1, Per: 1} }
+
+// Value evaluates the extent.
+func (e Extent) Value(p Problem) int64 {
+	n := e.Times
+	for _, q := range e.Of {
+		n *= p.Value(q)
+	}
+	n = (n + e.Per - 1) / e.Per
+	if e.AtMost > 0 {
+		n = min(n, e.AtMost)
+	}
+	return max(n, 1)
+}
+
+// Geometry is everything a launch needs besides its arguments.
+type Geometry struct {
+	Grid          [3]Extent `json:"grid"`
+	Block         int       `json:"block"`   // threads
+	Cluster       int       `json:"cluster"` // blocks along x; 1: none
+	DynamicShared int       `json:"dynamic_shared"`
+	Dependent     bool      `json:"dependent"`
+	Workspace     []Extent  `json:"workspace,omitempty"` // bytes: the sum of the extents, each rounded up to 256
+}
+
+// WorkspaceBytes is what the caller allocates and zeroes once.
+func (g Geometry) WorkspaceBytes(p Problem) int64 {
+	var total int64
+	for _, e := range g.Workspace {
+		total += (e.Value(p) + 255) / 256 * 256
+	}
+	return total
+}

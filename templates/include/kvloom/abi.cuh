@@ -1,0 +1,77 @@
+// The argument structs of the four Locks families. Each kernel takes exactly one of them by value.
+// runtime/kernel/abi.go mirrors them field for field; a test compares sizes and offsets.
+// Pointers come first, then 64-bit integers, then 32-bit, so that no compiler inserts padding.
+#pragma once
+
+#include "kvloom/types.cuh"
+
+namespace kvloom {
+
+// A paged KV cache by base pointers and strides, never by a shape name. Strides count elements; dim stride is 1.
+struct KvCache {
+  const void* k;                 // [block, token, kv head, dim] by strides
+  const void* v;                 // [block, token, kv head, dim] by strides
+  const int32_t* block_table;    // [batch, max_pages], row stride table_stride; -1 and stale tails are never followed
+  const int32_t* seq_lens;       // [batch] tokens in the cache, the query's own included
+  const int32_t* head_lens;      // [batch, kv_heads] or null; honoured by page_attend alone
+  int64_t k_block_stride, k_token_stride, k_head_stride;
+  int64_t v_block_stride, v_token_stride, v_head_stride;
+  int64_t table_stride;
+  int32_t batch, kv_heads;
+  int32_t max_pages;             // columns of block_table: no request has more pages
+  int32_t reserved;
+};
+
+// page_summary: summarises every page that became complete since built_lens, then advances built_lens.
+struct PageSummaryArgs {
+  KvCache cache;
+  uint8_t* summaries;            // [block, kv head] records, byte strides below
+  int32_t* built_lens;           // [batch] tokens already summarised (a multiple of the page size); written
+  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  int64_t summary_block_stride, summary_head_stride;  // bytes, multiples of 16
+};
+
+// page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
+struct PageScoreArgs {
+  KvCache cache;
+  const void* q;                 // [batch, q head, dim], cache dtype
+  const uint8_t* summaries;      // [block, kv head]
+  float* scores;                 // [batch, q head, page], natural log
+  uint32_t* workspace;
+  int64_t q_batch_stride, q_head_stride;              // elements
+  int64_t summary_block_stride, summary_head_stride;  // bytes
+  int64_t score_batch_stride, score_head_stride;      // elements
+  float softmax_scale, logit_softcap;                 // cap 0 with kSoftcap == false
+};
+
+// page_select: combines the group's scores and picks exactly min(slots, pages) pages a list, ascending, -1 after.
+struct PageSelectArgs {
+  const float* scores;           // [batch, q head, page]
+  const int32_t* seq_lens;       // [batch]
+  int32_t* pages;                // [batch, list, slots]; a list is a kv head, or a query head for per_head
+  int32_t* counts;               // [batch, list], dense
+  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  int64_t score_batch_stride, score_head_stride;      // elements
+  int64_t pages_batch_stride, pages_list_stride;      // elements
+  int32_t batch, kv_heads, max_pages;
+  int32_t slots, sink_pages, recent_pages;
+};
+
+// page_attend: softmax over the listed pages alone, or over all pages when pages is null (dense).
+struct PageAttendArgs {
+  KvCache cache;
+  const void* q;                 // [batch, q head, dim], cache dtype
+  const int32_t* pages;          // [batch, list, slots] page indices (not block ids), or null: every page
+  const int32_t* counts;         // [batch, list], dense; null with pages
+  void* out;                     // [batch, q head, dim], cache dtype
+  float* lse;                    // [batch, q head], dense, natural log; may be null
+  uint32_t* workspace;           // zeroed once by the caller; its counters are left zeroed
+  int64_t q_batch_stride, q_head_stride;              // elements
+  int64_t out_batch_stride, out_head_stride;          // elements
+  int64_t pages_batch_stride, pages_list_stride;      // elements
+  float softmax_scale, logit_softcap;
+  int32_t slots;
+  int32_t reserved;
+};
+
+}  // namespace kvloom

@@ -1,0 +1,25 @@
+// Fixed-width integers and the 16-bit float types, without the host's C headers, so that NVRTC needs no include path of the host.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#ifdef __CUDACC_RTC__
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+#else
+#include <cstdint>
+#endif
+
+namespace kvloom {
+
+using bf16 = __nv_bfloat16;
+using fp16 = __half;
+
+}  // namespace kvloom
