@@ -1,0 +1,148 @@
+package specs
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/goccy/go-yaml/token"
+)
+
+// combination is one thing that no single field can be blamed for.
+type combination struct {
+	needs []string                         // checked only if none of these is at fault already
+	at    []string                         // where to point: the first of these that the file writes
+	fault func(s *Spec, d *decoder) string // empty: fine
+}
+
+var legalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
+
+// combinations, in the order of the design's table.
+var combinations = []combination{
+	{[]string{"name"}, []string{"name"}, func(s *Spec, _ *decoder) string {
+		if legalName.MatchString(s.Name) && len(s.Name) <= 64 {
+			return ""
+		}
+		return fmt.Sprintf("name is %q; allowed: letters, digits, dots and dashes, at most 64, a letter or digit first", clip(s.Name))
+	}},
+	{[]string{"attention.query_heads", "attention.kv_heads"}, []string{"attention.kv_heads"}, faultGroup},
+	{[]string{"cache.page_size", "locks.rank"}, []string{"locks.rank", "cache.page_size"}, func(s *Spec, d *decoder) string {
+		if s.Locks.Rank < s.Cache.PageSize {
+			return ""
+		}
+		return fmt.Sprintf("locks.rank %d%s must be below cache.page_size %d%s, for a page of n tokens centred on its mean has rank n-1 at most; allowed: 1 to %d",
+			s.Locks.Rank, d.byDefault("locks.rank"), s.Cache.PageSize, d.byDefault("cache.page_size"), min(16, s.Cache.PageSize-1))
+	}},
+	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
+	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
+		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
+	{[]string{"dropkv.pool.width"}, []string{"dropkv.pool.width"}, func(s *Spec, d *decoder) string {
+		switch p := s.DropKV.Pool; {
+		case p.Width%2 == 0:
+			return fmt.Sprintf("dropkv.pool.width is %d; allowed: odd numbers from 1 to 63", p.Width)
+		case p.Kind == "none" && p.Width != 1:
+			return fmt.Sprintf("dropkv.pool.width %d does nothing with kind none; remove it, or choose kind max or avg", p.Width)
+		}
+		return ""
+	}},
+	{[]string{"dropkv.budget"}, []string{"dropkv.budget.tokens", "dropkv.budget"}, func(s *Spec, d *decoder) string {
+		if d.written("dropkv.budget.ratio") && d.written("dropkv.budget.tokens") {
+			return "dropkv.budget has both ratio and tokens; keep one"
+		}
+		return ""
+	}},
+	{[]string{"dropkv.head_budgets.kind", "dropkv.head_budgets.floor"}, []string{"dropkv.head_budgets.floor"}, func(s *Spec, d *decoder) string {
+		if h := s.DropKV.HeadBudgets; d.written("dropkv.head_budgets.floor") && h.Kind != "adaptive" {
+			return fmt.Sprintf("dropkv.head_budgets.floor belongs to kind adaptive, not %s; remove it", h.Kind)
+		}
+		return ""
+	}},
+	{[]string{"dropkv.head_budgets.kind", "dropkv.head_budgets.list", "attention.kv_heads"},
+		[]string{"dropkv.head_budgets.list", "dropkv.head_budgets.kind"}, faultHeadList},
+	{[]string{"workloads", "workloads.context", "workloads.batch"}, []string{"workloads"}, func(s *Spec, _ *decoder) string {
+		seen := map[Workload]bool{}
+		for _, w := range s.Workloads {
+			if seen[w] {
+				return fmt.Sprintf("workloads holds context %d x batch %d twice; keep one", w.Context, w.Batch)
+			}
+			seen[w] = true
+		}
+		return ""
+	}},
+}
+
+func faultGroup(s *Spec, _ *decoder) string {
+	a := s.Attention
+	switch {
+	case a.QueryHeads%a.KVHeads != 0:
+		return fmt.Sprintf("attention.kv_heads %d does not divide query_heads %d; every KV head serves the same whole number of query heads, 1 to 64", a.KVHeads, a.QueryHeads)
+	case a.Group() > 64:
+		return fmt.Sprintf("attention.kv_heads %d makes groups of %d query heads of %d; allowed: groups of 1 to 64", a.KVHeads, a.Group(), a.QueryHeads)
+	}
+	return ""
+}
+
+func faultSummaryTokens(s *Spec, _ *decoder) string {
+	page, tokens := s.Cache.PageSize, s.Locks.SummaryTokens
+	switch {
+	case tokens == page:
+		return ""
+	case tokens%page != 0 || tokens > 4*page:
+		return fmt.Sprintf("locks.summary_tokens is %d; allowed: %d, %d, %d or %d, which is 1 to 4 pages of %d tokens", tokens, page, 2*page, 3*page, 4*page, page)
+	}
+	return fmt.Sprintf("locks.summary_tokens %d is not built yet; use %d, the page size", tokens, page)
+}
+
+func faultKeep(s *Spec, d *decoder) string {
+	k, keep := s.Slots(), s.Locks.AlwaysKeep
+	kept := keep.SinkPages + keep.RecentPages
+	if k >= kept {
+		return ""
+	}
+	return fmt.Sprintf("locks.budget_tokens %d%s holds k = %d pages of %d tokens, fewer than the %d always kept (%d sink + %d recent); raise it to %d or more, or keep fewer",
+		s.Locks.BudgetTokens, d.byDefault("locks.budget_tokens"), k, s.Cache.PageSize, kept, keep.SinkPages, keep.RecentPages, (kept-1)*s.Cache.PageSize+1)
+}
+
+func faultHeadList(s *Spec, d *decoder) string {
+	h, heads := s.DropKV.HeadBudgets, s.Attention.KVHeads
+	switch {
+	case h.Kind != "explicit" && d.written("dropkv.head_budgets.list"):
+		return fmt.Sprintf("dropkv.head_budgets.list belongs to kind explicit, not %s; remove it", h.Kind)
+	case h.Kind == "explicit" && len(h.List) != heads:
+		return fmt.Sprintf("dropkv.head_budgets.list has %d entries; kind explicit needs %d, tokens for each KV head", len(h.List), heads)
+	}
+	return ""
+}
+
+// combine reports impossible combinations of values that are each fine.
+func (d *decoder) combine(s *Spec, root *token.Position) {
+next:
+	for _, c := range combinations {
+		for _, path := range c.needs {
+			if d.bad[path] {
+				continue next
+			}
+		}
+		fault := c.fault(s, d)
+		if fault == "" {
+			continue
+		}
+		pos := root
+		for _, path := range c.at {
+			if d.written(path) {
+				pos = d.at[path]
+				break
+			}
+		}
+		d.add(pos, "%s", fault)
+	}
+}
+
+func (d *decoder) written(path string) bool { return d.at[path] != nil }
+
+// byDefault marks a number in a message that the person will not find in the file.
+func (d *decoder) byDefault(path string) string {
+	if d.written(path) {
+		return ""
+	}
+	return " (the default)"
+}
