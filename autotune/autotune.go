@@ -1,0 +1,171 @@
+// Package autotune finds the fastest right kernel of every family for every workload of a spec. The coordinator has no CUDA context
+// and is the only writer of the trial database; a child process of the same binary measures.
+package autotune
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Options are a run's choices.
+type Options struct {
+	Budget    time.Duration  `json:"budget"`     // tuning time over all runs of this spec on this GPU; 0: no limit
+	MaxTrials int            `json:"max_trials"` // of this run; 0: no limit
+	Seed      uint64         `json:"seed"`
+	Works     []measure.Work `json:"works"`   // what to tune; empty: all
+	Workers   int            `json:"workers"` // parallel compilations
+}
+
+// Compile makes a module of a source; it is called from several goroutines.
+type Compile func(context.Context, render.Source) (*nvrtc.Module, error)
+
+// CompileWith compiles for measuring: a virtual architecture is compiled for a real one too, so that registers and spills are known
+// before a driver has seen the PTX.
+func CompileWith(c *nvrtc.Compiler) Compile {
+	return func(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+		o := nvrtc.Options{}
+		if src.Arch == plan.PortableArch {
+			o.CubinArch = "sm_90"
+		}
+		return c.Compile(ctx, src, o)
+	}
+}
+
+// Tuner tunes one spec on one GPU.
+type Tuner struct {
+	Spec      *specs.Spec
+	Plan      *plan.Plan
+	Compile   Compile
+	NVRTC     string // the compiler's version
+	Generator string // version and commit of kvloom
+	Host      *measure.Host
+	DB        *store.DB
+	Options   Options
+	// Observe hears of every step; it is called from one goroutine and must not block long.
+	Observe func(Event)
+}
+
+// Event is one step of a run.
+type Event struct {
+	Kind    string      `json:"kind"` // start, trial, skip, end
+	Done    int         `json:"done"`
+	Total   int         `json:"total"`
+	Trial   store.Trial `json:"trial"`
+	BestUS  float64     `json:"best_us"` // of this work and workload so far; 0: none
+	Spent   float64     `json:"spent_seconds"`
+	Message string      `json:"message"`
+}
+
+// job is one trial to come.
+type job struct {
+	work      measure.Work
+	workload  specs.Workload
+	candidate plan.Candidate
+	isDefault bool
+}
+
+// Outcome is how a run ended.
+type Outcome struct {
+	Environment store.Environment
+	Device      device.Info
+	Measured    int    // trials of this run
+	Known       int    // trials that an earlier run had stored
+	Left        int    // not measured
+	Why         string // why it stopped: "all candidates measured", "budget spent", "stopped", "trial limit"
+}
+
+// Run measures until everything is measured, the budget is spent or ctx ends; the trial in flight is finished and stored first. What
+// an earlier run stored for the same source, candidate, workload and environment is not measured again.
+func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
+	hard := context.WithoutCancel(ctx) // a trial in flight outlives a soft stop
+	info, err := t.Host.Info(hard)
+	if err != nil {
+		return Outcome{}, err
+	}
+	env, err := t.environment(info)
+	if err != nil {
+		return Outcome{}, err
+	}
+	run, err := t.DB.BeginRun(hard, t.Spec.Name, SpecHash(t.Spec), env, t.Options)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s := &session{Tuner: t, env: env, run: run, best: map[string]float64{}, compiled: newCompiled(t.Compile)}
+	s.out = Outcome{Environment: env, Device: info}
+	if err := s.loadKnown(hard); err != nil {
+		return s.out, err
+	}
+	runErr := s.measureAll(ctx, hard, t.jobs())
+	if err := t.DB.EndRun(hard, run); err != nil && runErr == nil {
+		runErr = err
+	}
+	return s.out, runErr
+}
+
+// SpecHash identifies what a spec says, whatever file it came from.
+func SpecHash(s *specs.Spec) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("BUG: autotune: spec: " + err.Error())
+	}
+	return hashOf(b)
+}
+
+func (t *Tuner) environment(info device.Info) (store.Environment, error) {
+	b, err := json.Marshal(info)
+	if err != nil {
+		return store.Environment{}, fmt.Errorf("BUG: autotune: device record: %w", err)
+	}
+	return store.Environment{Device: b, DeviceUUID: info.UUID, Driver: info.DriverName, NVRTC: t.NVRTC, Generator: t.Generator}, nil
+}
+
+// jobs lists all trials: one list for each work and workload in search order, dealt in turn, so that a budget that ends early has
+// seen the default and the first candidates of everything.
+func (t *Tuner) jobs() []job {
+	works := t.Options.Works
+	if len(works) == 0 {
+		works = measure.Works
+	}
+	var lists [][]job
+	for _, w := range t.Spec.Workloads {
+		for _, work := range works {
+			fp := t.Plan.Of(work.Family())
+			var list []job
+			for _, i := range search.Order(len(fp.Candidates), t.Options.Seed) {
+				list = append(list, job{work, w, fp.Candidates[i], i == 0})
+			}
+			lists = append(lists, list)
+		}
+	}
+	var all []job
+	for round := 0; ; round++ {
+		more := false
+		for _, list := range lists {
+			if round < len(list) {
+				all = append(all, list[round])
+				more = true
+			}
+		}
+		if !more {
+			return all
+		}
+	}
+}
+
+// source renders a job's candidate; a candidate of the plan that does not render is a broken invariant of the templates.
+func (j job) source() (render.Source, error) { return render.Candidate(j.candidate) }
+
+func (j job) point() string {
+	return fmt.Sprintf("%s %d %d", j.work, j.workload.Context, j.workload.Batch)
+}

@@ -1,0 +1,93 @@
+package autotune
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+)
+
+// Choice is the winner of one work and workload, with the evidence for it.
+type Choice struct {
+	Family   string         `json:"family"` // a stem, or dense
+	Context  int            `json:"context"`
+	Batch    int            `json:"batch"`
+	Best     store.Trial    `json:"best"`
+	Default  store.Trial    `json:"default"`   // Class empty when it was not measured
+	RunnerUp store.Trial    `json:"runner_up"` // Class empty when there is none
+	Portable store.Trial    `json:"portable"`  // the best portable form; Class empty when none was measured
+	Tied     int            `json:"tied"`      // right candidates within noise of the fastest
+	Counts   map[string]int `json:"counts"`    // trials by class
+}
+
+// Choose picks the winner of each point among the trials: the fastest right candidate; candidates whose interval overlaps the
+// fastest's are tied with it, and of tied ones the default wins, then the one that stands first in fixed order (form, parameters).
+func Choose(trials []store.Trial) []Choice {
+	byPoint := map[string][]store.Trial{}
+	var points []string
+	for _, t := range trials {
+		p := pointOf(t)
+		if byPoint[p] == nil {
+			points = append(points, p)
+		}
+		byPoint[p] = append(byPoint[p], t)
+	}
+	var choices []Choice
+	for _, p := range points {
+		if c, ok := choose(byPoint[p]); ok {
+			choices = append(choices, c)
+		}
+	}
+	slices.SortStableFunc(choices, func(a, b Choice) int {
+		return cmp.Or(cmp.Compare(rank(a.Family), rank(b.Family)), cmp.Compare(a.Context, b.Context), cmp.Compare(a.Batch, b.Batch))
+	})
+	return choices
+}
+
+func pointOf(t store.Trial) string {
+	return job{work: workOf(t), workload: workloadOf(t)}.point() + " " + t.Candidate.Key
+}
+
+func choose(trials []store.Trial) (Choice, bool) {
+	c := Choice{Family: trials[0].Family, Context: trials[0].Context, Batch: trials[0].Batch, Counts: map[string]int{}}
+	var right []store.Trial
+	for _, t := range trials {
+		c.Counts[string(t.Class)]++
+		if t.Class == store.OK {
+			right = append(right, t)
+		}
+		if t.Default {
+			c.Default = t
+		}
+	}
+	if len(right) == 0 {
+		return Choice{}, false
+	}
+	slices.SortStableFunc(right, func(a, b store.Trial) int { return cmp.Compare(a.MedianUS, b.MedianUS) })
+	fastest := right[0]
+	tied := slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool { return t.LoUS > fastest.HiUS })
+	slices.SortStableFunc(tied, fixedOrder)
+	c.Best, c.Tied = tied[0], len(tied)
+	for _, t := range right {
+		if t.Candidate.ID() != c.Best.Candidate.ID() && c.RunnerUp.Class == "" {
+			c.RunnerUp = t
+		}
+		if t.Candidate.Form == plan.Portable && c.Portable.Class == "" {
+			c.Portable = t
+		}
+	}
+	return c, true
+}
+
+// fixedOrder puts the default first, then forms and parameters in ascending order: nothing that varies between runs.
+func fixedOrder(a, b store.Trial) int {
+	if a.Default != b.Default {
+		if a.Default {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Candidate.Form, b.Candidate.Form),
+		slices.CompareFunc(a.Candidate.Params, b.Candidate.Params, func(x, y plan.Param) int { return cmp.Compare(x.Value, y.Value) }))
+}

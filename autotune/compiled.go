@@ -1,0 +1,88 @@
+package autotune
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// compiled compiles each source once, ahead of the measuring where workers are free.
+type compiled struct {
+	compile Compile
+	mu      sync.Mutex
+	modules map[string]*future // by source hash
+	workers sync.WaitGroup
+}
+
+type future struct {
+	once   sync.Once
+	module *nvrtc.Module
+	err    error
+}
+
+func newCompiled(c Compile) *compiled {
+	return &compiled{compile: c, modules: map[string]*future{}}
+}
+
+func (c *compiled) of(hash string) *future {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.modules[hash]
+	if f == nil {
+		f = &future{}
+		c.modules[hash] = f
+	}
+	return f
+}
+
+// get returns the module of a source, compiling it now if no worker has.
+func (c *compiled) get(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+	f := c.of(src.Hash)
+	f.once.Do(func() { f.module, f.err = c.compile(ctx, src) })
+	return f.module, f.err
+}
+
+// prefetch compiles the sources of the jobs in their order with some workers, until ctx ends.
+func (c *compiled) prefetch(ctx context.Context, jobs []job, workers int) {
+	queue := make(chan render.Source)
+	c.workers.Go(func() {
+		defer close(queue)
+		for _, j := range jobs {
+			src, err := j.source()
+			if err != nil {
+				return // the measuring loop meets the same error and reports it
+			}
+			select {
+			case queue <- src:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for range workers {
+		c.workers.Go(func() {
+			for src := range queue {
+				if ctx.Err() == nil {
+					_, _ = c.get(ctx, src) // errors stay in the future
+				}
+			}
+		})
+	}
+}
+
+func (c *compiled) wait() { c.workers.Wait() }
+
+func workloadOf(t store.Trial) specs.Workload {
+	return specs.Workload{Context: t.Context, Batch: t.Batch}
+}
+
+func workOf(t store.Trial) measure.Work { return measure.Work(t.Family) }
+
+// rank orders works as a decode step does.
+func rank(family string) int { return slices.Index(measure.Works, measure.Work(family)) }

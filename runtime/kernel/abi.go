@@ -1,0 +1,93 @@
+package kernel
+
+import "github.com/kvloom/kvloom/runtime/device"
+
+// The argument structs mirror templates/include/kvloom/abi.cuh field for field: pointers, then 64-bit, then 32-bit fields, so that
+// neither compiler pads. Each kernel takes exactly one of them by value.
+
+// KVCache is a paged KV cache by base pointers and strides. Strides count elements; the dim stride is 1.
+type KVCache struct {
+	K            device.Ptr // [block, token, kv head, dim] by strides
+	V            device.Ptr // [block, token, kv head, dim] by strides
+	BlockTable   device.Ptr // int32 [batch, max_pages], row stride TableStride; -1 and stale tails are never followed
+	SeqLens      device.Ptr // int32 [batch]: tokens in the cache, the query's own included
+	HeadLens     device.Ptr // int32 [batch, kv_heads] or 0; honoured by page_attend alone
+	KBlockStride int64
+	KTokenStride int64
+	KHeadStride  int64
+	VBlockStride int64
+	VTokenStride int64
+	VHeadStride  int64
+	TableStride  int64
+	Batch        int32
+	KVHeads      int32
+	MaxPages     int32 // columns of BlockTable: no request has more pages
+	_            int32
+}
+
+// PageSummaryArgs summarises every page that became complete since BuiltLens, then advances BuiltLens.
+type PageSummaryArgs struct {
+	Cache              KVCache
+	Summaries          device.Ptr // records [block, kv head], byte strides below
+	BuiltLens          device.Ptr // int32 [batch]: tokens already summarised, a multiple of the page size; written
+	Workspace          device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	SummaryBlockStride int64      // bytes, a multiple of 16
+	SummaryHeadStride  int64      // bytes, a multiple of 16
+}
+
+// PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
+type PageScoreArgs struct {
+	Cache              KVCache
+	Q                  device.Ptr // [batch, q head, dim], cache dtype
+	Summaries          device.Ptr // records [block, kv head]
+	Scores             device.Ptr // f32 [batch, q head, page], natural log
+	Workspace          device.Ptr
+	QBatchStride       int64 // elements
+	QHeadStride        int64
+	SummaryBlockStride int64 // bytes
+	SummaryHeadStride  int64
+	ScoreBatchStride   int64 // elements
+	ScoreHeadStride    int64
+	SoftmaxScale       float32
+	LogitSoftcap       float32 // 0 where the kernel has none
+}
+
+// PageSelectArgs combines the group's scores and picks min(Slots, pages) pages a list, ascending, -1 after.
+type PageSelectArgs struct {
+	Scores           device.Ptr // f32 [batch, q head, page]
+	SeqLens          device.Ptr // int32 [batch]
+	Pages            device.Ptr // int32 [batch, list, slots]; a list is a kv head, or a query head for per_head
+	Counts           device.Ptr // int32 [batch, list], dense
+	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	ScoreBatchStride int64      // elements
+	ScoreHeadStride  int64
+	PagesBatchStride int64
+	PagesListStride  int64
+	Batch            int32
+	KVHeads          int32
+	MaxPages         int32
+	Slots            int32
+	SinkPages        int32
+	RecentPages      int32
+}
+
+// PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
+type PageAttendArgs struct {
+	Cache            KVCache
+	Q                device.Ptr // [batch, q head, dim], cache dtype
+	Pages            device.Ptr // int32 [batch, list, slots]: page indices, not block ids; or 0: every page
+	Counts           device.Ptr // int32 [batch, list], dense; 0 with Pages
+	Out              device.Ptr // [batch, q head, dim], cache dtype
+	LSE              device.Ptr // f32 [batch, q head], dense, natural log; may be 0
+	Workspace        device.Ptr // zeroed once by the caller; its counters are left zeroed
+	QBatchStride     int64      // elements
+	QHeadStride      int64
+	OutBatchStride   int64
+	OutHeadStride    int64
+	PagesBatchStride int64
+	PagesListStride  int64
+	SoftmaxScale     float32
+	LogitSoftcap     float32
+	Slots            int32
+	_                int32
+}
