@@ -1,0 +1,137 @@
+package measure
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Check verifies a loaded candidate against float64 before it may be timed. A wrong candidate is a result (a positive excess or a
+// message), not an error; the error is the device's.
+type Check func(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (Checked, error)
+
+// Checked is what a check found.
+type Checked struct {
+	MaxError, Bound float64
+	Failure         string // empty: right
+}
+
+// Child measures what it is asked for, one request at a time, until its input ends. A sticky fault of a candidate is answered and then
+// ends the child, for nothing works in its context any more.
+type Child struct {
+	Open  func() (device.Device, error)
+	Check Check
+	dev   device.Device
+	rig   *Rig
+}
+
+// Serve reads requests and writes responses, one JSON line each.
+func (c *Child) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	w := json.NewEncoder(out)
+	dev, err := c.Open()
+	if err != nil {
+		return errors.Join(err, w.Encode(Hello{Error: err.Error()}))
+	}
+	c.dev = dev
+	if err := w.Encode(Hello{Info: dev.Info()}); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(in, 1<<16)
+	for {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var req Request
+		if err := json.Unmarshal(line, &req); err != nil {
+			return fmt.Errorf("measuring child: request: %w", err)
+		}
+		resp := c.answer(ctx, req)
+		if err := w.Encode(resp); err != nil {
+			return err
+		}
+		if store.Class(resp.Class) == store.Fault {
+			return fmt.Errorf("measuring child: the context is lost: %s", resp.Message)
+		}
+	}
+}
+
+func (c *Child) answer(ctx context.Context, req Request) Response {
+	resp, err := c.measure(ctx, req)
+	if err == nil {
+		return resp
+	}
+	resp.Message = err.Error()
+	resp.Class = string(store.LaunchError)
+	var sticky interface{ Sticky() bool }
+	if errors.As(err, &sticky) && sticky.Sticky() {
+		resp.Class = string(store.Fault)
+	}
+	return resp
+}
+
+func (c *Child) measure(ctx context.Context, req Request) (resp Response, err error) {
+	m, err := c.dev.Load(req.Image)
+	if err != nil {
+		return resp, err
+	}
+	defer func() { err = errors.Join(err, m.Unload()) }()
+	fn, err := m.Function(req.Candidate.Entry)
+	if err != nil {
+		return resp, err
+	}
+	if !req.SkipCheck {
+		checked, err := c.Check(ctx, c.dev, &req.Spec, req.Candidate, fn, req.CheckSeed)
+		if err != nil {
+			return resp, err
+		}
+		resp.MaxError, resp.Bound = checked.MaxError, checked.Bound
+		if checked.Failure != "" {
+			resp.Class, resp.Message = string(store.Wrong), checked.Failure
+			return resp, nil
+		}
+	}
+	rig, err := c.rigFor(&req.Spec, req.Workload)
+	if err != nil {
+		return resp, err
+	}
+	step, err := rig.Step(req.Work, req.Candidate, fn)
+	if err != nil {
+		return resp, err
+	}
+	t := Usual
+	t.CutUS = 3 * req.BestUS
+	samples, class, err := rig.Time(step, t)
+	resp.Samples, resp.Class = samples, string(class)
+	return resp, err
+}
+
+// rigFor keeps the buffers of the last workload, for trials come in runs of the same one.
+func (c *Child) rigFor(s *specs.Spec, w specs.Workload) (*Rig, error) {
+	if c.rig != nil && c.rig.Workload == w && c.rig.Spec.Name == s.Name {
+		return c.rig, nil
+	}
+	if c.rig != nil {
+		if err := c.rig.Close(); err != nil {
+			return nil, err
+		}
+		c.rig = nil
+	}
+	rig, err := NewRig(c.dev, s, w)
+	if err != nil {
+		return nil, err
+	}
+	c.rig = rig
+	return rig, nil
+}

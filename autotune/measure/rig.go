@@ -1,0 +1,378 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// coldFactor is how many L2 sizes of input a ring of buffer sets must touch before the first set is used again, so that it was evicted.
+const coldFactor = 2.2
+
+// maxSets bounds a ring of tiny inputs: beyond it a graph would have thousands of nodes.
+const maxSets = 512
+
+// Rig holds the buffers of one workload on a device: rings of them, each larger than twice the L2. Contents are random and plausible
+// (finite logits, live block tables in random order); correctness is not its business.
+type Rig struct {
+	Dev      device.Device
+	Stream   device.Stream
+	Spec     *specs.Spec
+	Workload specs.Workload
+	Problem  launch.Problem
+	Warm     bool // one set only, so that the L2 holds it where it fits
+
+	rand   *rand.Rand
+	record specs.Record
+	owned  []device.Ptr
+
+	table, lens, q, out, lse device.Ptr
+	pool                     ring // K then V, one set
+	poolV                    int64
+	summaries                ring
+	scores                   ring
+	pages, counts            ring
+	built                    ring
+}
+
+// ring is one allocation of equal sets.
+type ring struct {
+	base device.Ptr
+	each int64 // bytes of one set
+	n    int
+}
+
+func (r ring) at(i int) device.Ptr { return r.base + device.Ptr(int64(i%r.n)*r.each) }
+
+// NewRig makes an empty rig; buffers are made when a step first needs them.
+func NewRig(dev device.Device, s *specs.Spec, w specs.Workload) (*Rig, error) {
+	stream, err := dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	page := s.Cache.PageSize
+	maxPages := int64((w.Context + page - 1) / page)
+	lists := int64(s.Attention.KVHeads)
+	if s.Locks.Combine == "per_head" {
+		lists = int64(s.Attention.QueryHeads)
+	}
+	r := &Rig{Dev: dev, Stream: stream, Spec: s, Workload: w, rand: rand.New(rand.NewPCG(1, 2)),
+		record: specs.NewRecord(s.Attention.HeadDim, page, s.Locks.Rank, s.Locks.BasisBits),
+		Problem: launch.Problem{Batch: int64(w.Batch), KVHeads: int64(s.Attention.KVHeads), QHeads: int64(s.Attention.QueryHeads),
+			Lists: lists, MaxPages: maxPages, NewPages: maxPages, Slots: int64(s.Slots()), SMs: int64(dev.Info().SMs)}}
+	return r, r.common()
+}
+
+// Close frees all buffers.
+func (r *Rig) Close() error {
+	err := r.Stream.Synchronize()
+	for _, p := range r.owned {
+		err = errors.Join(err, r.Dev.Free(p))
+	}
+	r.owned = nil
+	return errors.Join(err, r.Stream.Destroy())
+}
+
+func (r *Rig) alloc(bytes int64) (device.Ptr, error) {
+	p, err := r.Dev.Alloc(max(bytes, 16))
+	if err == nil {
+		r.owned = append(r.owned, p)
+	}
+	return p, err
+}
+
+// sets is how many sets of so many bytes keep the cache cold.
+func (r *Rig) sets(bytes int64) int {
+	if r.Warm {
+		return 1
+	}
+	n := int(math.Ceil(coldFactor * float64(r.Dev.Info().L2Bytes) / float64(max(bytes, 1))))
+	return min(max(n, 2), maxSets)
+}
+
+func (r *Rig) newRing(each int64, n int) (ring, error) {
+	each = (each + 255) / 256 * 256
+	base, err := r.alloc(each * int64(n))
+	return ring{base, each, n}, err
+}
+
+// common makes what every family reads: lengths, a shuffled block table, queries, outputs.
+func (r *Rig) common() error {
+	p := r.Problem
+	blocks := r.rand.Perm(int(p.Batch * p.MaxPages))
+	table := make([]int32, len(blocks))
+	for i, b := range blocks {
+		table[i] = int32(b)
+	}
+	lens := slices.Repeat([]int32{int32(r.Workload.Context)}, int(p.Batch))
+	dim := int64(r.Spec.Attention.HeadDim)
+	var err error
+	if r.table, err = r.upload(bytesOf(table)); err != nil {
+		return err
+	}
+	if r.lens, err = r.upload(bytesOf(lens)); err != nil {
+		return err
+	}
+	if r.q, err = r.upload(r.halves(int(p.Batch*p.QHeads*dim), 1)); err != nil {
+		return err
+	}
+	if r.out, err = r.alloc(p.Batch * p.QHeads * dim * 2); err != nil {
+		return err
+	}
+	r.lse, err = r.alloc(p.Batch * p.QHeads * 4)
+	return err
+}
+
+func (r *Rig) upload(b []byte) (device.Ptr, error) {
+	p, err := r.alloc(int64(len(b)))
+	if err != nil {
+		return 0, err
+	}
+	return p, r.Dev.Write(p, b)
+}
+
+// halves makes n random normal numbers in the cache's 16-bit type.
+func (r *Rig) halves(n int, sigma float64) []byte {
+	out := make([]uint16, n)
+	for i := range out {
+		x := float32(r.rand.NormFloat64() * sigma)
+		if r.Spec.Cache.DType == "fp16" {
+			out[i] = halfBits(x)
+		} else {
+			out[i] = uint16(math.Float32bits(x) >> 16)
+		}
+	}
+	return bytesOf(out)
+}
+
+// halfBits converts a moderate float to fp16, rounding towards zero: timing inputs need no better.
+func halfBits(x float32) uint16 {
+	b := math.Float32bits(x)
+	e := int(b>>23&0xff) - 127 + 15
+	switch sign := uint16(b >> 16 & 0x8000); {
+	case e <= 0:
+		return sign
+	case e >= 31:
+		return sign | 0x7bff
+	default:
+		return sign | uint16(e)<<10 | uint16(b>>13&0x3ff)
+	}
+}
+
+// fill tiles a buffer with a pattern by copies that double.
+func (r *Rig) fill(dst device.Ptr, bytes int64, pattern []byte) error {
+	n := min(int64(len(pattern)), bytes)
+	if err := r.Dev.Write(dst, pattern[:n]); err != nil {
+		return err
+	}
+	for n < bytes {
+		m := min(n, bytes-n)
+		if err := r.Stream.CopyAsync(dst+device.Ptr(n), dst, m); err != nil {
+			return err
+		}
+		n += m
+	}
+	return r.Stream.Synchronize()
+}
+
+// needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages.
+func (r *Rig) needPool(whole bool) error {
+	p := r.Problem
+	k := p.Batch * p.MaxPages * int64(r.Spec.Cache.PageSize) * p.KVHeads * int64(r.Spec.Attention.HeadDim) * 2
+	n := 1
+	if whole {
+		n = r.sets(k)
+	}
+	if r.pool.n >= n {
+		return nil
+	}
+	pool, err := r.newRing(2*k, n)
+	if err != nil {
+		return err
+	}
+	r.pool, r.poolV = pool, k
+	return r.fill(pool.base, pool.each*int64(n), r.halves(1<<21, 1))
+}
+
+// cache describes set i of the pool, laid out [block, kv head, token, dim].
+func (r *Rig) cache(i int) kernel.KVCache {
+	a, page := r.Spec.Attention, int64(r.Spec.Cache.PageSize)
+	d := int64(a.HeadDim)
+	c := kernel.KVCache{BlockTable: r.table, SeqLens: r.lens, TableStride: r.Problem.MaxPages,
+		KBlockStride: page * d * int64(a.KVHeads), KTokenStride: d, KHeadStride: page * d,
+		Batch: int32(r.Problem.Batch), KVHeads: int32(a.KVHeads), MaxPages: int32(r.Problem.MaxPages)}
+	c.VBlockStride, c.VTokenStride, c.VHeadStride = c.KBlockStride, c.KTokenStride, c.KHeadStride
+	if r.pool.n > 0 {
+		c.K = r.pool.at(i)
+		c.V = c.K + device.Ptr(r.poolV)
+	}
+	return c
+}
+
+// recordBytes is one layer's summaries.
+func (r *Rig) recordBytes() int64 {
+	return r.Problem.Batch * r.Problem.MaxPages * r.Problem.KVHeads * int64(r.record.Bytes)
+}
+
+func (r *Rig) needSummaries() error {
+	if r.summaries.n > 0 {
+		return nil
+	}
+	var err error
+	if r.summaries, err = r.newRing(r.recordBytes(), r.sets(r.recordBytes())); err != nil {
+		return err
+	}
+	return r.fill(r.summaries.base, r.summaries.each*int64(r.summaries.n), r.records(1021))
+}
+
+// records makes n random records with finite scales.
+func (r *Rig) records(n int) []byte {
+	l := r.record
+	b := make([]byte, n*l.Bytes)
+	for i := range b {
+		b[i] = byte(r.rand.Uint32())
+	}
+	scales := func(at, count int, max float64) {
+		for i := range count {
+			v := math.Float32bits(float32(max * (0.2 + 0.8*r.rand.Float64())))
+			b[at+2*i], b[at+2*i+1] = byte(v>>16), byte(v>>24)
+		}
+	}
+	for at := 0; at < len(b); at += l.Bytes {
+		scales(at+l.TokenScales, l.PageSize, 3.0/127)
+		scales(at+l.MuScale, 1, 2.0/127)
+		if l.BasisBits == 16 {
+			scales(at+l.V, l.Rank*l.HeadDim, 0.1)
+		} else {
+			scales(at+l.ColumnScales, l.Rank, 0.3/7)
+		}
+	}
+	return b
+}
+
+func (r *Rig) needScores() error {
+	if r.scores.n > 0 {
+		return nil
+	}
+	p := r.Problem
+	n := int(p.QHeads * p.MaxPages)
+	pattern := make([]float32, min(max(n, 1), 1<<20))
+	for i := range pattern {
+		pattern[i] = float32(r.rand.NormFloat64() * 2)
+	}
+	each := p.Batch * int64(n) * 4
+	var err error
+	if r.scores, err = r.newRing(each, r.sets(each)); err != nil {
+		return err
+	}
+	return r.fill(r.scores.base, r.scores.each*int64(r.scores.n), bytesOf(pattern))
+}
+
+// needLists makes random ascending page lists with the sink and the most recent page, one set for each launch of the ring.
+func (r *Rig) needLists() error {
+	if r.pages.n > 0 {
+		return nil
+	}
+	p := r.Problem
+	k := min(p.Slots, p.MaxPages)
+	touched := p.Batch * p.Lists * k * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 4
+	n := r.sets(touched)
+	var err error
+	if r.pages, err = r.newRing(p.Batch*p.Lists*p.Slots*4, n); err != nil {
+		return err
+	}
+	if r.counts, err = r.newRing(p.Batch*p.Lists*4, n); err != nil {
+		return err
+	}
+	counts := bytesOf(slices.Repeat([]int32{int32(k)}, int(p.Batch*p.Lists)))
+	for set := range n {
+		list := make([]int32, 0, p.Batch*p.Lists*p.Slots)
+		for range p.Batch * p.Lists {
+			list = append(list, r.choice(int(p.MaxPages), int(k), int(p.Slots))...)
+		}
+		if err := r.Dev.Write(r.pages.at(set), bytesOf(list)); err != nil {
+			return err
+		}
+		if err := r.Dev.Write(r.counts.at(set), counts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Rig) choice(pages, k, slots int) []int32 {
+	picked := map[int32]bool{0: true, int32(pages - 1): true}
+	for len(picked) < k {
+		picked[int32(r.rand.IntN(pages))] = true
+	}
+	list := make([]int32, 0, slots)
+	for p := range picked {
+		list = append(list, p)
+	}
+	slices.Sort(list)
+	for len(list) < slots {
+		list = append(list, -1)
+	}
+	return list
+}
+
+// Step is one work of a rig, ready to launch on any set.
+type Step struct {
+	Work   Work
+	Sets   int
+	launch func(i int) error
+	// reset runs before each replay, outside the timed part.
+	reset func() error
+}
+
+// Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
+func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
+	if c.Geometry.DynamicShared > 0 {
+		if err := fn.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
+			return nil, err
+		}
+	}
+	if c.Geometry.Cluster > 8 {
+		if err := fn.SetNonPortableCluster(); err != nil {
+			return nil, err
+		}
+	}
+	workspace := c.Geometry.WorkspaceBytes(r.Problem)
+	ws, err := r.alloc(workspace)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Dev.Fill(ws, 0, max(workspace, 16)); err != nil {
+		return nil, err
+	}
+	l := LaunchOf(c.Geometry, r.Problem)
+	switch work {
+	case Work(plan.PageSummary):
+		return r.summaryStep(fn, l, ws)
+	case Work(plan.PageScore):
+		return r.scoreStep(fn, l, ws)
+	case Work(plan.PageSelect):
+		return r.selectStep(fn, l, ws)
+	case Work(plan.PageAttend), Dense:
+		return r.attendStep(work, fn, l, ws)
+	}
+	return nil, fmt.Errorf("BUG: measure: unknown work %q", work)
+}
+
+// LaunchOf evaluates a geometry for a problem.
+func LaunchOf(g launch.Geometry, p launch.Problem) *device.Launch {
+	l := &device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
+	for i, e := range g.Grid {
+		l.Grid[i] = uint32(e.Value(p))
+	}
+	return l
+}

@@ -1,0 +1,120 @@
+package measure
+
+import (
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+)
+
+func (r *Rig) scale() float32   { return float32(r.Spec.Attention.SoftmaxScale) }
+func (r *Rig) softcap() float32 { return float32(r.Spec.Attention.LogitSoftcap) }
+
+// summaryStep builds all pages of the prompt. built_lens goes back to zero before each replay, outside the timed part; every launch of
+// a replay has its own.
+func (r *Rig) summaryStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needPool(true); err != nil {
+		return nil, err
+	}
+	if err := r.needSummaries(); err != nil {
+		return nil, err
+	}
+	if r.built.n == 0 {
+		var err error
+		if r.built, err = r.newRing(r.Problem.Batch*4, maxLaunches); err != nil {
+			return nil, err
+		}
+	}
+	heads, bytes := r.Problem.KVHeads, int64(r.record.Bytes)
+	args := make([]kernel.PageSummaryArgs, 1)
+	return &Step{Sets: r.pool.n, launch: func(i int) error {
+		args[0] = kernel.PageSummaryArgs{Cache: r.cache(i), Summaries: r.summaries.at(i), BuiltLens: r.built.at(i), Workspace: ws,
+			SummaryBlockStride: heads * bytes, SummaryHeadStride: bytes}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}, reset: func() error { return r.Stream.FillAsync(r.built.base, 0, r.built.each*int64(r.built.n)) }}, nil
+}
+
+func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needPool(false); err != nil { // the page that is still filling reads keys
+		return nil, err
+	}
+	if err := r.needSummaries(); err != nil {
+		return nil, err
+	}
+	if err := r.needScores(); err != nil {
+		return nil, err
+	}
+	p, d, bytes := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.record.Bytes)
+	args := make([]kernel.PageScoreArgs, 1)
+	return &Step{Sets: r.summaries.n, launch: func(i int) error {
+		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Workspace: ws,
+			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
+			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
+func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needScores(); err != nil {
+		return nil, err
+	}
+	if err := r.needLists(); err != nil {
+		return nil, err
+	}
+	p, keep := r.Problem, r.Spec.Locks.AlwaysKeep
+	args := make([]kernel.PageSelectArgs, 1)
+	return &Step{Sets: r.scores.n, launch: func(i int) error {
+		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws,
+			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
+			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
+			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),
+			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
+func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needPool(work == Dense); err != nil {
+		return nil, err
+	}
+	sets := r.pool.n
+	if work != Dense {
+		if err := r.needLists(); err != nil {
+			return nil, err
+		}
+		sets = r.pages.n
+	}
+	p, d := r.Problem, int64(r.Spec.Attention.HeadDim)
+	args := make([]kernel.PageAttendArgs, 1)
+	return &Step{Sets: sets, launch: func(i int) error {
+		args[0] = kernel.PageAttendArgs{Cache: r.cache(i), Q: r.q, Out: r.out, LSE: r.lse, Workspace: ws,
+			QBatchStride: p.QHeads * d, QHeadStride: d, OutBatchStride: p.QHeads * d, OutHeadStride: d,
+			SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), Slots: int32(p.Slots)}
+		if work != Dense {
+			args[0].Pages, args[0].Counts = r.pages.at(i), r.counts.at(i)
+			args[0].PagesBatchStride, args[0].PagesListStride = p.Lists*p.Slots, p.Slots
+		}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
+// Chain is score, select and attend of one layer, launched one after the other with ordinary graph edges. The page lists that select
+// wrote are those that attend reads.
+func Chain(score, selectPages, attend *Step) *Step {
+	return &Step{Work: "chain", Sets: max(score.Sets, selectPages.Sets), launch: func(i int) error {
+		for _, s := range []*Step{score, selectPages, attend} {
+			if err := s.launch(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// bytesOf views numbers as bytes; every supported machine is little-endian, like the GPU.
+func bytesOf[T int32 | uint16 | float32](s []T) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
+}
