@@ -131,8 +131,29 @@ func (t *Tuner) environment(info device.Info) (store.Environment, error) {
 }
 
 // jobs lists all trials: one list for each work and workload in search order, dealt in turn, so that a budget that ends early has
-// seen the default and the first candidates of everything.
+// seen the default and the first candidates of everything. The default comes alone, later candidates some at a time, for each
+// change of workload makes the child build its buffers anew.
 func (t *Tuner) jobs() []job {
+	lists := t.lists()
+	var all []job
+	for from, n := 0, 1; ; from, n = from+n, deal {
+		more := false
+		for _, list := range lists {
+			if from < len(list) {
+				all = append(all, list[from:min(from+n, len(list))]...)
+				more = true
+			}
+		}
+		if !more {
+			return all
+		}
+	}
+}
+
+// deal is how many candidates of one work and workload follow each other.
+const deal = 8
+
+func (t *Tuner) lists() [][]job {
 	works := t.Options.Works
 	if len(works) == 0 {
 		works = measure.Works
@@ -148,19 +169,7 @@ func (t *Tuner) jobs() []job {
 			lists = append(lists, list)
 		}
 	}
-	var all []job
-	for round := 0; ; round++ {
-		more := false
-		for _, list := range lists {
-			if round < len(list) {
-				all = append(all, list[round])
-				more = true
-			}
-		}
-		if !more {
-			return all
-		}
-	}
+	return lists
 }
 
 // source renders a job's candidate; a candidate of the plan that does not render is a broken invariant of the templates.

@@ -1,0 +1,165 @@
+package autotune
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// TestMain is also the measuring child: it answers with a time made from the parameter, and misbehaves where the test says so.
+func TestMain(m *testing.M) {
+	if os.Getenv("KVLOOM_TEST_CHILD") == "" {
+		os.Exit(m.Run())
+	}
+	out := json.NewEncoder(os.Stdout)
+	_ = out.Encode(measure.Hello{Info: device.Info{Name: "fake", UUID: "GPU-0"}})
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		var r measure.Request
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			os.Exit(3)
+		}
+		us := float64(r.Candidate.Param("warps"))
+		if us == 3 {
+			os.Exit(9)
+		}
+		_ = out.Encode(measure.Response{Class: string(store.OK), Samples: []float64{us, us + 0.1, us - 0.1, us, us, us, us}})
+	}
+}
+
+func testTuner(t *testing.T, path string) *Tuner {
+	t.Helper()
+	spec, err := specs.Model("smollm2-135m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Workloads = spec.Workloads[:2]
+	p := &plan.Plan{Spec: spec}
+	for _, f := range []plan.Family{plan.PageScore, plan.PageSelect} {
+		fp := plan.FamilyPlan{Family: f}
+		for _, warps := range []int{4, 2, 3, 8} {
+			fp.Candidates = append(fp.Candidates, plan.Candidate{Family: f, Form: plan.Portable, Key: "k", Entry: string(f),
+				Params: []plan.Param{{Name: "warps", Value: warps}}, Header: "kvloom/types.cuh"})
+		}
+		p.Families = append(p.Families, fp)
+	}
+	db, err := store.Create(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	host := &measure.Host{Timeout: 10 * time.Second, Command: func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, os.Args[0])
+		cmd.Env = append(os.Environ(), "KVLOOM_TEST_CHILD=1")
+		return cmd
+	}}
+	t.Cleanup(host.Close)
+	return &Tuner{Spec: spec, Plan: p, NVRTC: "test", Generator: "test", Host: host, DB: db,
+		Compile: func(_ context.Context, src render.Source) (*nvrtc.Module, error) {
+			return &nvrtc.Module{PTX: []byte(src.Text), Cubin: []byte(src.Text)}, nil
+		},
+		Options: Options{Works: []measure.Work{"page_score", "page_select"}, Workers: 2}}
+}
+
+// C7: stopped twice and resumed, no trial is lost and none is measured again; C1: a candidate that exits is a result.
+func TestResume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trials.db")
+	var why []string
+	for range 3 {
+		tuner := testTuner(t, path)
+		tuner.Options.MaxTrials = 6
+		out, err := tuner.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		why = append(why, fmt.Sprintf("%s: %d measured, %d known, %d left", out.Why, out.Measured, out.Known, out.Left))
+		tuner.Host.Close()
+	}
+	want := []string{"trial limit: 6 measured, 0 known, 10 left", "trial limit: 6 measured, 6 known, 4 left", "all candidates measured: 4 measured, 12 known, 0 left"}
+	if d := cmp.Diff(want, why); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	db, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	trials, err := db.Trials(t.Context(), store.Filter{})
+	if err != nil || len(trials) != 16 {
+		t.Fatalf("%d trials, %v; want 16", len(trials), err)
+	}
+	classes := map[store.Class]int{}
+	for _, tr := range trials {
+		classes[tr.Class]++
+	}
+	if d := cmp.Diff(map[store.Class]int{store.OK: 12, store.Crash: 4}, classes); d != "" {
+		t.Errorf("classes (-want +got):\n%s", d)
+	}
+	for _, c := range Choose(trials) {
+		if got := c.Best.Candidate.Param("warps"); got != 2 || c.Default.Candidate.Param("warps") != 4 || c.RunnerUp.Candidate.Param("warps") != 4 {
+			t.Errorf("%s %d: best warps %d, default %d, runner-up %d; want 2, 4, 4", c.Family, c.Context, got,
+				c.Default.Candidate.Param("warps"), c.RunnerUp.Candidate.Param("warps"))
+		}
+	}
+}
+
+func TestBudgetAndStop(t *testing.T) {
+	tuner := testTuner(t, filepath.Join(t.TempDir(), "trials.db"))
+	tuner.Options.Budget = time.Nanosecond
+	out, err := tuner.Run(t.Context())
+	if err != nil || out.Why != "budget spent" || out.Measured != 1 {
+		t.Errorf("got %+v, %v; want the budget spent after the first trial", out, err)
+	}
+	tuner.Options.Budget = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	tuner.Observe = func(e Event) {
+		if e.Kind == "trial" {
+			cancel() // as a Ctrl-C while a trial runs
+		}
+	}
+	out, err = tuner.Run(ctx)
+	if err != nil || out.Why != "stopped" || out.Measured != 1 || out.Known != 1 {
+		t.Errorf("got %+v, %v; want a stop after the trial in flight", out, err)
+	}
+}
+
+func TestChooseBreaksTiesByFixedOrder(t *testing.T) {
+	mk := func(warps int, lo, median, hi float64, isDefault bool) store.Trial {
+		return store.Trial{Family: "page_score", Class: store.OK, LoUS: lo, MedianUS: median, HiUS: hi, Default: isDefault,
+			Candidate: plan.Candidate{Form: plan.Portable, Params: []plan.Param{{Name: "warps", Value: warps}}}}
+	}
+	tests := []struct {
+		name, reason string
+		trials       []store.Trial
+		want, tied   int
+	}{
+		{"clear", "intervals apart: the fastest", []store.Trial{mk(4, 10, 10, 10.1, true), mk(8, 9, 9, 9.1, false)}, 8, 1},
+		{"default ties", "within noise the default stays", []store.Trial{mk(8, 9.0, 9.4, 9.8, false), mk(4, 9.7, 9.9, 10, true)}, 4, 2},
+		{"order ties", "then the smaller parameters", []store.Trial{mk(8, 9.0, 9.4, 9.8, false), mk(2, 9.1, 9.5, 9.9, false), mk(4, 20, 20, 20, true)}, 2, 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Choose(tt.trials)[0]
+			if got := c.Best.Candidate.Param("warps"); got != tt.want || c.Tied != tt.tied {
+				t.Errorf("warps %d, %d tied; want %d, %d: %s", got, c.Tied, tt.want, tt.tied, tt.reason)
+			}
+		})
+	}
+}
