@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -64,7 +66,7 @@ func (d *decoder) fault(f field, pos *token.Position, format string, args ...any
 
 // section decodes a mapping into a struct. where is the section's key, for what is missing inside.
 func (d *decoder) section(n ast.Node, into reflect.Value, fields []field, path string, where *token.Position) {
-	seen := map[string]*token.Position{}
+	seen, meant := map[string]*token.Position{}, map[string]bool{}
 	for _, kv := range pairs(n) {
 		key := kv.Key.GetToken()
 		name := key.Value
@@ -73,7 +75,7 @@ func (d *decoder) section(n ast.Node, into reflect.Value, fields []field, path s
 		}
 		i := slices.IndexFunc(fields, func(f field) bool { return f.Key == name })
 		if i < 0 {
-			d.unknown(name, key.Position, fields, path)
+			meant[d.unknown(name, key.Position, fields, path)] = true
 			continue
 		}
 		if first := seen[name]; first != nil {
@@ -84,7 +86,11 @@ func (d *decoder) section(n ast.Node, into reflect.Value, fields []field, path s
 		d.value(kv.Value, into.Field(fields[i].Index), fields[i], key.Position)
 	}
 	for _, f := range fields {
-		if f.Rule.Required && seen[f.Key] == nil {
+		switch {
+		case !f.Rule.Required || seen[f.Key] != nil:
+		case meant[f.Key]: // misspelt, and said so already
+			d.bad[f.Path] = true
+		default:
 			d.fault(f, where, "is missing%s", hint(f.Rule))
 		}
 	}
@@ -108,11 +114,12 @@ func pairs(n ast.Node) []*ast.MappingValueNode {
 	return nil
 }
 
-// unknown reports a key that is not in the language: refused by name where we know it, else with the nearest that is.
-func (d *decoder) unknown(name string, pos *token.Position, fields []field, path string) {
+// unknown reports a key that is not in the language: refused by name where we know it, else with the nearest that is, which it
+// returns.
+func (d *decoder) unknown(name string, pos *token.Position, fields []field, path string) string {
 	if why, ok := refused[strings.ToLower(name)]; ok {
 		d.add(pos, "%s: %s", name, why)
-		return
+		return ""
 	}
 	in := ""
 	if path != "" {
@@ -124,9 +131,10 @@ func (d *decoder) unknown(name string, pos *token.Position, fields []field, path
 	}
 	if near, ok := nearest(strings.ToLower(name), keys); ok {
 		d.add(pos, "unknown key %q%s; did you mean %q?", clip(name), in, near)
-		return
+		return near
 	}
 	d.add(pos, "unknown key %q%s; known keys: %s", clip(name), in, strings.Join(keys, ", "))
+	return ""
 }
 
 // value decodes one field. key is where its key stands: the place of a section, and of a value that is not there.
@@ -134,7 +142,11 @@ func (d *decoder) value(n ast.Node, into reflect.Value, f field, key *token.Posi
 	d.at[f.Path] = key
 	raw := n
 	n = d.plain(n)
-	if n == nil || n.Type() == ast.NullType {
+	if n == nil {
+		d.fault(f, position(raw), "is %s; want %s", describe(nil), f.wants())
+		return
+	}
+	if n.Type() == ast.NullType {
 		d.fault(f, key, "has no value; want %s, or leave the key out for the default", f.wants())
 		return
 	}
@@ -246,9 +258,9 @@ func (d *decoder) scalar(n ast.Node, into reflect.Value, f field, pos *token.Pos
 	}
 }
 
-// closest suggests the value that a misspelt one was meant to be; numbers have no spelling.
+// closest suggests the value that a misspelt one was meant to be. Where there are digits, a near value is another value.
 func closest(text string, r rule) string {
-	if len(r.Enum) == 0 || text[0] >= '0' && text[0] <= '9' || text[0] == '-' {
+	if len(r.Enum) == 0 || strings.ContainsAny(text, "0123456789") {
 		return ""
 	}
 	if near, ok := nearest(strings.ToLower(text), r.Enum); ok {
@@ -263,7 +275,9 @@ func textOf(n ast.Node, r rule) (string, bool) {
 	case *ast.StringNode:
 		return v.Value, v.Value != ""
 	case *ast.IntegerNode:
-		return v.GetToken().Value, slices.Contains(r.Enum, v.GetToken().Value)
+		if len(r.Enum) > 0 {
+			return v.GetToken().Value, true
+		}
 	}
 	return "", false
 }
@@ -282,9 +296,19 @@ func wholeOf(n ast.Node) (int64, bool) {
 	return 0, false
 }
 
+var exponent = regexp.MustCompile(`^[-+]?[0-9]+[eE][-+]?[0-9]+$`)
+
 func numberOf(n ast.Node) (float64, bool) {
-	if f, ok := n.(*ast.FloatNode); ok {
-		return f.Value, true
+	switch v := n.(type) {
+	case *ast.FloatNode:
+		return v.Value, true
+	case *ast.StringNode:
+		// YAML 1.2 has 1e-6 as a number; the parser follows 1.1, which wants a point in it.
+		if v.GetToken().Type == token.StringType && exponent.MatchString(v.Value) {
+			x, err := strconv.ParseFloat(v.Value, 64)
+			return x, err == nil
+		}
+		return 0, false
 	}
 	i, ok := wholeOf(n)
 	return float64(i), ok

@@ -124,7 +124,7 @@ func parseYAML(name string, data []byte) (root ast.Node, problems Errors) {
 				line, col = tk.Position.Line, tk.Position.Column
 			}
 		}
-		return nil, Errors{{name, line, col, "not YAML: " + clip(msg)}}
+		return nil, Errors{{name, line, col, "not YAML: " + clipTo(msg, 200)}}
 	}
 	var docs []*ast.DocumentNode
 	for _, doc := range file.Docs {

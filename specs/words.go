@@ -45,7 +45,9 @@ func (f field) wants() string {
 		if f.Elem == reflect.Struct {
 			return "a list of sections with " + keysOf(f)
 		}
-		return "a list"
+		element := f
+		element.Kind = f.Elem
+		return "a list of " + strings.TrimPrefix(element.wants(), "a ")
 	case reflect.Int:
 		what = "a whole number"
 	case reflect.Float64:
@@ -105,9 +107,13 @@ func describe(n ast.Node) string {
 
 // clip keeps a message on a line: a spec may hold anything.
 func clip(text string) string {
+	return clipTo(text, 40)
+}
+
+func clipTo(text string, most int) string {
 	runes := []rune(strings.Join(strings.Fields(text), " "))
-	if len(runes) > 40 {
-		return string(runes[:37]) + "..."
+	if len(runes) > most {
+		return string(runes[:most-3]) + "..."
 	}
 	return string(runes)
 }

@@ -68,7 +68,7 @@ func Run(args []string, stdout, stderr io.Writer) (code int) {
 	parser := kong.Must(&r,
 		kong.Name("kvloom"),
 		kong.Description("Generates, checks and tunes CUDA kernels for long-context attention from a model's spec."),
-		kong.Vars{"version": version.String()},
+		kong.Vars{"version": version.String(), "schema_file": specs.SchemaFile},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { panic(exit(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),

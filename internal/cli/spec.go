@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/kvloom/kvloom/specs"
 )
 
 // SpecCmd groups what concerns specs alone.
 type SpecCmd struct {
-	Check SpecCheckCmd `cmd:"" help:"Report every fault of spec files as file:line:col: message."`
-	List  SpecListCmd  `cmd:"" help:"List the model specs that come with kvloom."`
+	Check  SpecCheckCmd  `cmd:"" help:"Report every fault of spec files as file:line:col: message."`
+	Show   SpecShowCmd   `cmd:"" help:"Show what follows from a spec: k, bytes, tensor parallelism."`
+	List   SpecListCmd   `cmd:"" help:"List the model specs that come with kvloom."`
+	Import SpecImportCmd `cmd:"" help:"Turn a Hugging Face config.json into a spec, on stdout."`
+	Schema SpecSchemaCmd `cmd:"" help:"Write the JSON Schema of specs for editors."`
 }
 
 // SpecCheckCmd checks files.
@@ -20,7 +26,7 @@ type SpecCheckCmd struct {
 
 // Run checks all files before it fails.
 func (c *SpecCheckCmd) Run(ctx *Context) error {
-	var faults specs.Errors
+	faults := specs.Errors{}
 	var others []error
 	for _, file := range c.Files {
 		_, err := specs.Load(file)
@@ -35,7 +41,7 @@ func (c *SpecCheckCmd) Run(ctx *Context) error {
 		}
 	}
 	if ctx.JSON {
-		if err := ctx.PrintJSON(append(specs.Errors{}, faults...)); err != nil {
+		if err := ctx.PrintJSON(faults); err != nil {
 			return err
 		}
 	}
@@ -56,7 +62,7 @@ type modelLine struct {
 	Group      int    `json:"group"`
 	HeadDim    int    `json:"head_dim"`
 	Budget     int    `json:"budget_tokens"`
-	MaxContext int    `json:"max_context"`
+	MaxContext int    `json:"max_context"` // the longest workload
 }
 
 // Run prints one line a model.
@@ -77,9 +83,58 @@ func (SpecListCmd) Run(ctx *Context) error {
 	if ctx.JSON {
 		return ctx.PrintJSON(lines)
 	}
-	fmt.Fprintf(ctx.Stdout, "%-30s %7s %8s %6s %8s %7s %8s\n", "model", "q heads", "kv heads", "group", "head dim", "budget", "context")
+	fmt.Fprintf(ctx.Stdout, "%-28s %7s %8s %5s %8s %6s %8s\n", "model", "q heads", "kv heads", "group", "head dim", "budget", "context")
 	for _, l := range lines {
-		fmt.Fprintf(ctx.Stdout, "%-30s %7d %8d %6d %8d %7d %8d\n", l.Name, l.QueryHeads, l.KVHeads, l.Group, l.HeadDim, l.Budget, l.MaxContext)
+		fmt.Fprintf(ctx.Stdout, "%-28s %7d %8d %5d %8d %6d %8d\n", l.Name, l.QueryHeads, l.KVHeads, l.Group, l.HeadDim, l.Budget, l.MaxContext)
 	}
 	return nil
+}
+
+// SpecImportCmd imports a model's config.
+type SpecImportCmd struct {
+	Config string `arg:"" name:"config.json" help:"The model's config.json."`
+	Name   string `help:"Name of the spec. Default: from _name_or_path, else from the config's folder."`
+}
+
+// Run writes the spec to stdout and what to know about it to stderr.
+func (c *SpecImportCmd) Run(ctx *Context) error {
+	data, err := os.ReadFile(c.Config)
+	if err != nil {
+		return fmt.Errorf("read config: %w", err)
+	}
+	name := c.Name
+	if name == "" {
+		name = nameFor(c.Config, data)
+	}
+	imported, err := specs.Import(name, data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Config, err)
+	}
+	for _, note := range imported.Notes {
+		fmt.Fprintf(ctx.Stderr, "note: %s\n", note)
+	}
+	if ctx.JSON {
+		return ctx.PrintJSON(imported.Spec)
+	}
+	_, err = ctx.Stdout.Write(specs.Marshal(imported.Spec))
+	fmt.Fprintf(ctx.Stderr, "note: save it as %s.yaml; 'kvloom spec schema %s' puts the schema beside it\n", name, specs.SchemaFile)
+	return err
+}
+
+// nameFor guesses the model's name; a config that is not JSON is reported by the import.
+func nameFor(path string, data []byte) string {
+	var config struct {
+		Name string `json:"_name_or_path"`
+	}
+	if json.Unmarshal(data, &config) == nil {
+		if name := specs.NameFor(config.Name); name != "" {
+			return name
+		}
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		if name := specs.NameFor(filepath.Base(filepath.Dir(abs))); name != "" {
+			return name
+		}
+	}
+	return "model"
 }
