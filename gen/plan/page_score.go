@@ -1,7 +1,168 @@
 package plan
 
-import "github.com/kvloom/kvloom/specs"
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// scoreTile is kScoreTile of page_score.cuh: pages that a warp scores at once.
+const scoreTile = 16
+
+// scoreParams is one choice of the tuner. Stages 0 reads records straight into registers; otherwise each warp has a ring of so
+// many tiles in shared memory, which needs bulk copies.
+type scoreParams struct {
+	form                  Form
+	warps, blocks, stages int // warps a block, blocks an SM
+}
+
+// scoreChoices, the default first.
+var scoreChoices = []scoreParams{
+	{Hopper, 8, 1, 2},
+	{Hopper, 8, 1, 3},
+	{Hopper, 12, 1, 2},
+	{Hopper, 4, 2, 2},
+	{Hopper, 4, 2, 3},
+	{Hopper, 4, 3, 2},
+	{Hopper, 4, 1, 2},
+	{Hopper, 2, 4, 2},
+	{Hopper, 16, 1, 1},
+	{Hopper, 8, 2, 0},
+	{Hopper, 4, 4, 0},
+	{Hopper, 4, 3, 0},
+	{Hopper, 8, 1, 0},
+	{Portable, 8, 2, 0},
+	{Portable, 4, 4, 0},
+	{Portable, 4, 3, 0},
+	{Portable, 4, 2, 0},
+	{Portable, 8, 1, 0},
+}
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
-	panic("BUG: not written yet")
+	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
+	for _, choice := range scoreChoices {
+		if choice.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		c := scoreCandidate(s, t, choice)
+		if reason := scoreRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		if reason := scoreSpills(s, choice); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p
+}
+
+func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
+	a := s.Attention
+	c := Candidate{
+		Family: PageScore, Form: choice.form, Arch: t.Arch,
+		Key: fmt.Sprintf("d%d p%d r%d b%d g%d %s softcap=%t record", a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits,
+			a.Group(), s.Cache.DType, a.LogitSoftcap > 0),
+		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}},
+		Constants: []Constant{
+			{"T", "kvloom::" + s.Cache.DType},
+			{"HEAD_DIM", fmt.Sprint(a.HeadDim)},
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"RANK", fmt.Sprint(s.Locks.Rank)},
+			{"BITS", fmt.Sprint(s.Locks.BasisBits)},
+			{"GROUP", fmt.Sprint(a.Group())},
+			{"SOFTCAP", fmt.Sprint(a.LogitSoftcap > 0)},
+			{"WARPS", fmt.Sprint(choice.warps)},
+		},
+		Header: "kernels/page_score_direct.cuh", Kernel: "kvloom::page_score_direct", Entry: string(PageScore),
+		// Warps take tiles from a list that is sized by the lengths in device memory; any grid is right.
+		Geometry: launch.Geometry{
+			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.SMs}, Times: int64(choice.blocks), Per: 1}, launch.Const(1), launch.Const(1)},
+			Block: 32 * choice.warps, Cluster: 1,
+		},
+		MinBlocks: choice.blocks,
+	}
+	if choice.form == Portable {
+		c.Arch = PortableArch
+	}
+	if choice.stages > 0 {
+		c.Header, c.Kernel = "kernels/page_score_ring.cuh", "kvloom::page_score_ring"
+		c.Constants = append(c.Constants, Constant{"STAGES", fmt.Sprint(choice.stages)})
+		c.Geometry.DynamicShared = choice.warps * choice.stages * ringTileBytes(s)
+	}
+	return c
+}
+
+// ringTileBytes is RingTile::kBytes of page_score_ring.cuh: a tile's records, spaced so that their rows fall into different banks.
+func ringTileBytes(s *specs.Spec) int {
+	r := specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
+	skew := 16
+	if r.QuarterBytes <= 16 {
+		skew = 4 * r.QuarterBytes
+	}
+	return scoreTile * (r.Bytes + ((skew-r.Bytes)%128+128)%128)
+}
+
+// scoreRefusal says why a choice cannot run.
+func scoreRefusal(t Target, choice scoreParams, dynamic int) string {
+	static := 12 * choice.warps * choice.stages // barriers and masks
+	if dynamic+static > t.SharedPerBlock {
+		return fmt.Sprintf("rings of %d warps x %d stages need %d B of shared memory a block, %s has %d B",
+			choice.warps, choice.stages, dynamic+static, t.Arch, t.SharedPerBlock)
+	}
+	// A block takes 1 KB beside its own; an SM has 1 KB more than a block may ask for.
+	if sm := t.SharedPerBlock + 1<<10; choice.blocks*(dynamic+static+(1<<10)) > sm {
+		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, dynamic+static, sm)
+	}
+	return ""
+}
+
+// scoreSpills says why a choice would spill: the values that a warp's lanes must hold at once, against the registers that its
+// blocks leave. The estimate follows ScoreShape of page_score.cuh; what the compiler reports is the truth, and the tuner keeps it.
+func scoreSpills(s *specs.Spec, choice scoreParams) string {
+	need := scoreRegisters(s)
+	have := min(65536/(32*choice.warps*choice.blocks)/8*8, 255)
+	if need > have {
+		return fmt.Sprintf("about %d registers a thread are live and %d warps x %d blocks an SM leave %d", need, choice.warps, choice.blocks, have)
+	}
+	return ""
+}
+
+func scoreRegisters(s *specs.Spec) int {
+	tiles, steps := scoreTiles(s)
+	query := 2 * steps * tiles
+	products := 4 * (s.Locks.Rank + 1) * tiles
+	return 40 + query + products
+}
+
+// scoreTiles is kTiles of ScoreShape, n tiles of 8 query heads that share the unpacking of codes, and its k steps.
+func scoreTiles(s *specs.Spec) (tiles, steps int) {
+	group := map[int]int{2: 16, 4: 8, 8: 4, 16: 4}[s.Locks.BasisBits] // dims that are unpacked together
+	steps = (s.Attention.HeadDim/4 + group - 1) / group * group / 4
+	if (s.Attention.Group()+7)/8%2 == 0 && (s.Locks.Rank+1)*8+steps*4 <= 112 {
+		return 2, steps
+	}
+	return 1, steps
+}
+
+func scoreCost(s *specs.Spec) Cost {
+	a := s.Attention
+	payload := int64(specs.NewRecord(a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).PayloadBytes())
+	return func(w specs.Workload) Work {
+		batch, kv, q := int64(w.Batch), int64(a.KVHeads), int64(a.QueryHeads)
+		complete, tail := int64(w.Context/s.Cache.PageSize), int64(w.Context%s.Cache.PageSize)
+		pages := complete
+		if tail > 0 {
+			pages++
+		}
+		d, r, page := int64(a.HeadDim), int64(s.Locks.Rank), int64(s.Cache.PageSize)
+		return Work{
+			Bytes: batch * (kv*complete*payload + kv*tail*d*2 + q*d*2 + q*pages*4 + pages*4 + 4),
+			// V^T q, mu^T q, C times that, and the token's scale.
+			Flops:       batch * q * (complete*(2*d*(r+1)+page*(2*r+1)) + 2*d*tail),
+			Exponential: batch * q * (complete*page + tail),
+		}
+	}
 }

@@ -1,0 +1,22 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+// ForFamily plans one family alone.
+func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
+	switch f {
+	case PageSummary:
+		return planPageSummary(s, t)
+	case PageScore:
+		return planPageScore(s, t)
+	case PageSelect:
+		return planPageSelect(s, t)
+	case PageAttend:
+		return planPageAttend(s, t)
+	}
+	panic(fmt.Sprintf("BUG: plan: no family %q", f))
+}

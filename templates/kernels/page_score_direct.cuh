@@ -1,0 +1,74 @@
+// page_score, portable form: persistent warps, each reading the records of its tile straight into registers in fragment order.
+#pragma once
+
+#include "kernels/page_score.cuh"
+
+namespace kvloom {
+
+// This warp's place in the list of tasks. Consecutive tasks go to different SMs, so that a short list spreads over the chip; the
+// stride is a multiple of the units where there are enough warps, so that a warp keeps its unit and its query.
+struct WarpShare {
+  uint32_t first, stride;
+  __device__ __forceinline__ WarpShare(uint32_t warps_per_block, uint32_t units) {
+    const uint32_t warps = warps_per_block * gridDim.x;
+    first = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    stride = warps >= units ? warps - warps % units : warps;
+  }
+  __device__ __forceinline__ bool idle() const { return first >= stride; }
+};
+
+// Block ids of a tile, one a lane (lane and lane + 16 alike): -1 past the complete pages and where the table says so.
+__device__ __forceinline__ int tile_block(const PageScoreArgs& args, const TileTask& t) {
+  const int n = t.tile * kScoreTile + threadIdx.x % kScoreTile;
+  return n < t.pages ? __ldg(args.cache.block_table + t.request * args.cache.table_stride + n) : -1;
+}
+
+// Grid: x blocks of WARPS warps, any number. No shared memory.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS>
+__device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
+  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>;
+  const int lane = threadIdx.x % 32, g = lane / 4;
+  const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
+  const WarpShare share(WARPS, units);
+  if (share.idle()) return;
+  TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
+  TileTask now, then;
+  bool more = tasks.next(now);
+  if (!more) return;
+  int block = tile_block(args, now);
+  ScoreQuery<S> query;
+  int loaded_request = -1, loaded_unit = -1;
+  while (more) {
+    more = tasks.next(then);
+    const int next_block = more ? tile_block(args, then) : -1;  // on its way while this tile is computed
+    const int kv_head = now.unit / S::kPasses, pass = now.unit % S::kPasses;
+    const int first = now.tile * kScoreTile;
+    const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;
+    if (first >= now.pages) {
+      score_tail<S>(args, now.request, kv_head, pass, now.pages, now.tail);
+    } else {
+      if (now.request != loaded_request || now.unit != loaded_unit) {
+        load_query<S>(args, now.request, kv_head, pass, query);
+        loaded_request = now.request, loaded_unit = now.unit;
+      }
+      // A page without a record reads a neighbour's and drops the result.
+      const int any = mapped != 0 ? __shfl_sync(0xffffffffu, block, __ffs(mapped) - 1) : -1;
+      GlobalBytes page[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        int id = __shfl_sync(0xffffffffu, block, g + 8 * i);
+        id = id >= 0 ? id : any;
+        page[i].base = args.summaries + id * args.summary_block_stride + kv_head * args.summary_head_stride;
+      }
+      const int live = now.pages - first < kScoreTile ? now.pages - first : kScoreTile;
+      if (mapped != 0)
+        score_tile<S>(args, page, query, now.request, kv_head, pass, first, live, mapped);
+      else
+        fill_tile<S>(args, now.request, kv_head, pass, first, live);
+    }
+    now = then;
+    block = next_block;
+  }
+}
+
+}  // namespace kvloom
