@@ -28,19 +28,20 @@ var scoreChoices = []scoreParams{
 	{Hopper, 4, 1, 2},
 	{Hopper, 2, 4, 2},
 	{Hopper, 16, 1, 1},
-	{Hopper, 8, 2, 0},
-	{Hopper, 4, 4, 0},
 	{Hopper, 4, 3, 0},
+	{Hopper, 4, 4, 0},
+	{Hopper, 8, 2, 0},
 	{Hopper, 8, 1, 0},
-	{Portable, 8, 2, 0},
-	{Portable, 4, 4, 0},
 	{Portable, 4, 3, 0},
+	{Portable, 4, 4, 0},
 	{Portable, 4, 2, 0},
+	{Portable, 8, 2, 0},
 	{Portable, 8, 1, 0},
 }
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
+	var tight []Candidate // may spill: after those that surely do not
 	for _, choice := range scoreChoices {
 		if choice.form == Hopper && t.Arch != "sm_90a" {
 			continue
@@ -50,12 +51,17 @@ func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})
 			continue
 		}
-		if reason := scoreSpills(s, choice); reason != "" {
-			p.Rejected = append(p.Rejected, Rejected{c, reason})
-			continue
+		switch have := scoreRegistersLeft(choice); {
+		case have < scoreRegisters(s):
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and %d warps x %d blocks an SM leave %d",
+				scoreRegisters(s), choice.warps, choice.blocks, have)})
+		case have < scoreRegisters(s)+scoreSlack(s, choice):
+			tight = append(tight, c)
+		default:
+			p.Candidates = append(p.Candidates, c)
 		}
-		p.Candidates = append(p.Candidates, c)
 	}
+	p.Candidates = append(p.Candidates, tight...)
 	return p
 }
 
@@ -119,22 +125,27 @@ func scoreRefusal(t Target, choice scoreParams, dynamic int) string {
 	return ""
 }
 
-// scoreSpills says why a choice would spill: the values that a warp's lanes must hold at once, against the registers that its
-// blocks leave. The estimate follows ScoreShape of page_score.cuh; what the compiler reports is the truth, and the tuner keeps it.
-func scoreSpills(s *specs.Spec, choice scoreParams) string {
-	need := scoreRegisters(s)
-	have := min(65536/(32*choice.warps*choice.blocks)/8*8, 255)
-	if need > have {
-		return fmt.Sprintf("about %d registers a thread are live and %d warps x %d blocks an SM leave %d", need, choice.warps, choice.blocks, have)
-	}
-	return ""
+// scoreRegistersLeft is what a choice's blocks leave to a thread.
+func scoreRegistersLeft(choice scoreParams) int {
+	return min(65536/(32*choice.warps*choice.blocks)/8*8, 255)
 }
 
+// scoreRegisters is a lower estimate of the values that a lane holds at once: the query's fragments and the dot products of
+// ScoreShape (page_score.cuh). What the compiler reports is the truth, and the tuner keeps it.
 func scoreRegisters(s *specs.Spec) int {
 	tiles, steps := scoreTiles(s)
 	query := 2 * steps * tiles
 	products := 4 * (s.Locks.Rank + 1) * tiles
 	return 40 + query + products
+}
+
+// scoreSlack is what the compiler was seen to take beyond scoreRegisters before it spilled: loads in flight and a chunk of tokens.
+func scoreSlack(s *specs.Spec, choice scoreParams) int {
+	if choice.stages > 0 {
+		return 40
+	}
+	row := max(specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).QuarterBytes, s.Attention.HeadDim/4) / 4
+	return 40 + 2*row
 }
 
 // scoreTiles is kTiles of ScoreShape, n tiles of 8 query heads that share the unpacking of codes, and its k steps.
