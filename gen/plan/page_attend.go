@@ -1,7 +1,149 @@
 package plan
 
-import "github.com/kvloom/kvloom/specs"
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// attendShape is one choice of the tuner. waves scales the number of splits: with 1, one block an SM serves a batch of one.
+type attendShape struct {
+	form          Form
+	warps, stages int
+	waves         int
+}
+
+// attendShapes, the default of each form first: eight warps and one wave give every warp one tile of the usual 128 pages by 8 heads.
+// More waves and stages are for dense attention over long contexts, which wants bytes in flight.
+var attendShapes = []attendShape{
+	{Hopper, 8, 2, 1}, {Hopper, 8, 1, 1}, {Hopper, 4, 2, 1}, {Hopper, 4, 2, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 3, 2}, {Hopper, 4, 4, 2},
+	{Hopper, 8, 2, 2}, {Hopper, 4, 3, 4}, {Hopper, 4, 4, 4}, {Hopper, 2, 4, 4},
+	{Portable, 4, 2, 1}, {Portable, 8, 2, 1}, {Portable, 8, 1, 1}, {Portable, 4, 1, 2}, {Portable, 4, 3, 2}, {Portable, 4, 2, 4},
+}
+
+// portableShared is what a block may have on every GPU since compute capability 8.0 (8.6, 8.9 and 12.0 have 99 KB).
+const portableShared = 99 << 10
+
+// attendSizes mirrors attend::Shape of page_attend.cuh.
+type attendSizes struct {
+	columns   int // n tiles of 8 query heads that a warp carries
+	tileHeads int // query heads of a block
+	headTiles int // blocks that a list's heads need
+	ringBytes int // of one warp
+	partBytes int // of one split
+}
+
+func newAttendSizes(s *specs.Spec, stages int) attendSizes {
+	heads, d := headsPerList(s), s.Attention.HeadDim
+	z := attendSizes{columns: 1}
+	// Two n tiles hold d/2 accumulators and d/4 query registers a lane; at 192 dims they spill.
+	if heads > 8 && d <= 128 {
+		z.columns = 2
+	}
+	z.tileHeads = min(heads, 8*z.columns)
+	z.headTiles = (heads + 8*z.columns - 1) / (8 * z.columns)
+	z.ringBytes = stages * 2 * 16 * (2*d + 16)
+	z.partBytes = 4 * z.tileHeads * (d + 2)
+	return z
+}
 
 func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
-	panic("BUG: not written yet")
+	p := FamilyPlan{Family: PageAttend, Cost: attendCost(s)}
+	seen := map[string]bool{}
+	for _, shape := range attendShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		c := attendCandidate(s, t, shape)
+		if seen[c.ID()] {
+			continue // with many heads, several numbers of waves come to one number of splits
+		}
+		seen[c.ID()] = true
+		if reason := attendRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p
+}
+
+// attendLists is how many page lists a request has.
+func attendLists(s *specs.Spec) int { return s.Attention.QueryHeads / headsPerList(s) }
+
+func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
+	z := newAttendSizes(s, shape.stages)
+	arch := t.Arch
+	if shape.form == Portable {
+		arch = PortableArch
+	}
+	splits := max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
+	dependent := shape.form == Hopper
+	record := int64(256 + (splits*z.partBytes+255)/256*256)
+	return Candidate{
+		Family: PageAttend, Form: shape.form, Arch: arch,
+		Key:    attendKey(s),
+		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}},
+		Constants: []Constant{
+			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"HEADS", fmt.Sprint(headsPerList(s))},
+			{"LISTS_PER_KV_HEAD", fmt.Sprint(s.Attention.Group() / headsPerList(s))},
+			{"T", "kvloom::" + s.Cache.DType},
+			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+			{"kWarps", fmt.Sprint(shape.warps)},
+			{"kStages", fmt.Sprint(shape.stages)},
+			{"kColumns", fmt.Sprint(z.columns)},
+			{"kDependent", fmt.Sprint(dependent)},
+		},
+		Header: "kernels/page_attend.cuh", Kernel: "kvloom::page_attend", Entry: string(PageAttend),
+		Geometry: launch.Geometry{
+			Grid: [3]launch.Extent{
+				launch.Const(int64(splits)),
+				{Of: []launch.Quantity{launch.Lists}, Times: int64(z.headTiles), Per: 1},
+				launch.Each(launch.Batch),
+			},
+			Block: 32 * shape.warps, Cluster: 1, DynamicShared: shape.warps * z.ringBytes, Dependent: dependent,
+			// One record a list and head tile: a counter, and what each split adds.
+			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: int64(z.headTiles) * record, Per: 1}},
+		},
+		MinBlocks: 1,
+	}
+}
+
+// attendKey names what the kernel computes; splits, warps and stages change only how.
+func attendKey(s *specs.Spec) string {
+	key := fmt.Sprintf("d%d p%d h%d/%d %s", s.Attention.HeadDim, s.Cache.PageSize, headsPerList(s), s.Attention.Group(), s.Cache.DType)
+	if s.Attention.LogitSoftcap > 0 {
+		key += " cap"
+	}
+	return key
+}
+
+func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) string {
+	limit, who := t.SharedPerBlock, t.Arch
+	if shape.form == Portable {
+		limit, who = portableShared, "a portable kernel"
+	}
+	static := 8*shape.warps*newAttendSizes(s, shape.stages).tileHeads + 16
+	if dynamic+static > limit {
+		return fmt.Sprintf("%d stages of K and V for %d warps need %d B of shared memory a block, %s has %d B", shape.stages, shape.warps,
+			dynamic+static, who, limit)
+	}
+	return ""
+}
+
+func attendCost(s *specs.Spec) Cost {
+	return func(w specs.Workload) Work {
+		a := s.Attention
+		pages := min(int64(s.Slots()), int64((w.Context+s.Cache.PageSize-1)/s.Cache.PageSize))
+		tokens := min(pages*int64(s.Cache.PageSize), int64(w.Context))
+		lists, heads := int64(w.Batch)*int64(attendLists(s)), int64(w.Batch)*int64(a.QueryHeads)
+		return Work{
+			Bytes:       lists*(tokens*int64(a.HeadDim)*2*2+4*pages) + heads*(int64(a.HeadDim)*2*2+4),
+			Flops:       4 * heads * tokens * int64(a.HeadDim),
+			Exponential: heads * tokens,
+		}
+	}
 }

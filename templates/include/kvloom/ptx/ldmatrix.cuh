@@ -1,0 +1,39 @@
+// Fragments of 8 x 8 matrices of 16-bit values. Lane l holds row l / 4, columns 2 (l % 4) and the next, of each matrix.
+#pragma once
+
+#include "kvloom/types.cuh"
+
+namespace kvloom::ptx {
+
+struct Matrices4 {
+  uint32_t m[4];
+};
+
+// Four matrices; lane l gives the shared address of row l % 8 of matrix l / 8, 16 bytes each.
+__device__ __forceinline__ Matrices4 ldmatrix4(uint32_t row) {
+  Matrices4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.m[0]), "=r"(f.m[1]), "=r"(f.m[2]), "=r"(f.m[3])
+               : "r"(row)
+               : "memory");
+  return f;
+}
+
+// The same of their transposes.
+__device__ __forceinline__ Matrices4 ldmatrix4_transposed(uint32_t row) {
+  Matrices4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.m[0]), "=r"(f.m[1]), "=r"(f.m[2]), "=r"(f.m[3])
+               : "r"(row)
+               : "memory");
+  return f;
+}
+
+// Transposes one matrix across the warp's registers.
+__device__ __forceinline__ uint32_t transpose8x8(uint32_t x) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+}  // namespace kvloom::ptx

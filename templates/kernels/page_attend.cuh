@@ -1,0 +1,417 @@
+// page_attend: softmax attention of one query token over the listed pages, or over all pages (dense) when there is no list.
+//
+// Split over pages: each warp streams tiles of 16 tokens through its own ring of cp.async stages. Tokens are the M dimension of
+// both products, S^T = K Q^T and O^T = V^T P^T, so that a group of up to 8 query heads fills one n tile of 8 columns and no row of
+// an mma is padding. Warps merge in shared memory, blocks in the workspace: the last block of a list to finish adds the parts in
+// split order, so results repeat bit for bit.
+#pragma once
+
+#include "kvloom/abi.cuh"
+#include "kvloom/mma/m16n8k16.cuh"
+#include "kvloom/ptx/async_copy.cuh"
+#include "kvloom/ptx/dependent_launch.cuh"
+#include "kvloom/ptx/exp2.cuh"
+#include "kvloom/ptx/ldmatrix.cuh"
+
+namespace kvloom {
+
+namespace attend {
+
+constexpr int kTile = 16;       // tokens a warp takes at once
+constexpr uint32_t kAll = 0xffffffffu;
+
+// 2^8: how far logits may pass the running maximum before sums are rescaled. Sums stay far inside f32 and P inside f16.
+constexpr float kSlack = 8.0f;
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack2(float lo, float hi);
+template <>
+__device__ __forceinline__ uint32_t pack2<bf16>(float lo, float hi) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <>
+__device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
+  const __half2 v = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// exp2(x - peak) where an empty sum's peak of -inf gives 0, not NaN.
+__device__ __forceinline__ float weight(float x, float peak) {
+  return x == minus_infinity() ? 0.0f : exp2_approx(x - peak);
+}
+
+// Sizes that the kernel and its plan share.
+template <int HEAD_DIM, int HEADS, int kWarps, int kStages, int kColumns>
+struct Shape {
+  static constexpr int kColumnHeads = 8 * kColumns;                              // query heads of a block's tile, padded
+  static constexpr int kTileHeads = HEADS < kColumnHeads ? HEADS : kColumnHeads;  // stored
+  static constexpr int kHeadTiles = (HEADS + kColumnHeads - 1) / kColumnHeads;
+  static constexpr int kSteps = HEAD_DIM / 16;
+  static constexpr int kRowBytes = 2 * HEAD_DIM + 16;  // an odd number of 16-byte pieces: ldmatrix rows meet every bank once
+  static constexpr int kTensorBytes = kTile * kRowBytes;
+  static constexpr int kStageBytes = 2 * kTensorBytes;  // K, then V
+  static constexpr int kRingBytes = kStages * kStageBytes;  // of one warp
+  static constexpr int kOutStride = HEAD_DIM + 4;      // floats between heads of a warp's result: lanes meet every bank once
+  static constexpr int kPartFloats = kTileHeads * (HEAD_DIM + 2);  // one split's part: O, then peak and sum of each head
+  static_assert(kTileHeads * kOutStride * 4 <= kRingBytes, "a warp's result takes the place of its ring");
+};
+
+// A list of pages in units of min(PAGE, 16) tokens. Lane l of a warp holds unit l of a batch of 32.
+template <int PAGE>
+struct Units {
+  static constexpr int kTokens = PAGE < kTile ? PAGE : kTile;
+  static constexpr int kPerTile = kTile / kTokens, kPerPage = PAGE / kTokens;
+  static constexpr int kTilesPerBatch = 32 / kPerTile;
+
+  const int32_t* pages;   // this list's page indices, or null: all
+  const int32_t* table;   // this request's blocks
+  int count;              // pages of the list
+  int max_pages;
+  int length;             // tokens that exist
+
+  int block, tokens;      // of this lane's unit: physical block, tokens in it (0: nothing is read)
+
+  __device__ __forceinline__ void load(int64_t unit) {
+    const int64_t slot = unit / kPerPage;
+    block = 0, tokens = 0;
+    if (slot >= count) return;
+    const int page = pages ? pages[slot] : static_cast<int>(slot);
+    if (page < 0 || page >= max_pages) return;
+    const int64_t first = static_cast<int64_t>(page) * PAGE + (unit % kPerPage) * kTokens;
+    if (first >= length) return;
+    const int id = table[page];
+    if (id < 0) return;
+    block = id;
+    tokens = static_cast<int>(min(static_cast<int64_t>(length) - first, static_cast<int64_t>(kTokens)));
+  }
+};
+
+// Where one KV head's rows begin, with strides in elements.
+template <typename T>
+struct Rows {
+  const T* base;          // [block, token, dim] of one kv head, strides below
+  int64_t block_stride, token_stride;
+};
+
+// Starts the copies of one tile into a stage and returns the mask of its tokens.
+template <int HEAD_DIM, int PAGE, class S, typename T>
+__device__ __forceinline__ uint32_t issue(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
+  using U = Units<PAGE>;
+  constexpr int kPieces = HEAD_DIM / 8;  // 16-byte pieces of a row
+  const int lane = threadIdx.x % 32;
+  const int first = tile % U::kTilesPerBatch * U::kPerTile;             // lane of the tile's first unit
+  const int token = PAGE > kTile ? tile % U::kPerPage * U::kTokens : 0;  // of the first unit in its page
+  const int row_tokens = __shfl_sync(kAll, units.tokens, first + lane % kTile / U::kTokens);
+  const uint32_t mask = __ballot_sync(kAll, lane % U::kTokens < row_tokens) & 0xffffu;
+#pragma unroll
+  for (int i = 0; i < HEAD_DIM / 16; ++i) {
+    const int piece = i * 32 + lane, row = piece / kPieces, at = piece % kPieces;
+    const int block = __shfl_sync(kAll, units.block, first + row / U::kTokens);
+    const bool live = mask >> row & 1;
+    const int64_t in_page = token + row % U::kTokens;
+    const T* from_k = k.base + (live ? block * k.block_stride + in_page * k.token_stride + at * 8 : 0);
+    const T* from_v = v.base + (live ? block * v.block_stride + in_page * v.token_stride + at * 8 : 0);
+    ptx::copy16_or_zero(stage + row * S::kRowBytes + at * 16, from_k, live);
+    ptx::copy16_or_zero(stage + S::kTensorBytes + row * S::kRowBytes + at * 16, from_v, live);
+  }
+  return mask;
+}
+
+// A warp's running softmax. Columns are query heads: lane l has columns 2 (l % 4) and the next of each n tile, at rows
+// (tokens or dims) l / 4 and l / 4 + 8.
+template <int HEAD_DIM, int kColumns, typename T>
+struct State {
+  static constexpr int kSteps = HEAD_DIM / 16;
+  uint32_t q[kSteps][kColumns][2];    // B fragments of Q^T [dim, head]
+  float o[kSteps][kColumns][4];       // O^T [dim, head], relative to 2^peak
+  float peak[kColumns][2];            // running maximum, base-2 logits; the same in lanes of one column
+  float sum[kColumns][2];             // this lane's share of the denominator
+
+  __device__ __forceinline__ void begin(const T* q_rows, int64_t head_stride, int heads) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const int head = 8 * n + lane / 4;
+      const T* row = q_rows + head * head_stride + lane % 4 * 2;
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          q[s][n][half] = head < heads ? *reinterpret_cast<const uint32_t*>(row + s * 16 + half * 8) : 0u;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) peak[n][j] = minus_infinity(), sum[n][j] = 0.0f;
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[s][n][i] = 0.0f;
+    }
+  }
+
+  // Raises the running maximum to this tile's logits and rescales what is summed.
+  __device__ __forceinline__ void raise(const float (&s)[kColumns][4]) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float top = fmaxf(s[n][j], s[n][j + 2]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, step));
+        top = fmaxf(top, peak[n][j]);
+        const float shrink = weight(peak[n][j], top);
+        peak[n][j] = top;
+        sum[n][j] *= shrink;
+#pragma unroll
+        for (int d = 0; d < kSteps; ++d) o[d][n][j] *= shrink, o[d][n][j + 2] *= shrink;
+      }
+  }
+
+  // One tile of 16 tokens: K at `stage`, V at `stage` + tensor_bytes, rows of row_bytes. Logits are acc * scale in base 2, after
+  // the cap where there is one.
+  template <bool SOFTCAP, int kRowBytes, int kTensorBytes>
+  __device__ __forceinline__ void add(uint32_t stage, uint32_t mask, float scale, float cap) {
+    const int lane = threadIdx.x % 32;
+    float s[kColumns][4], odd[kColumns][4];  // two chains of products
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = odd[n][i] = 0.0f;
+    const uint32_t k_row = stage + (lane % 8 + (lane / 8 & 1) * 8) * kRowBytes + lane / 16 * 16;
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      const ptx::Matrices4 a = ptx::ldmatrix4(k_row + d * 32);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+        mma_m16n8k16(d % 2 ? odd[n] : s[n], a.m[0], a.m[1], a.m[2], a.m[3], q[d][n][0], q[d][n][1], T());
+    }
+    const bool live[2] = {(mask >> (lane / 4) & 1) != 0, (mask >> (lane / 4 + 8) & 1) != 0};
+    bool grows = false;
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x = s[n][i] + odd[n][i];
+        x = SOFTCAP ? cap * tanh_accurate(x * scale) : x * scale;
+        s[n][i] = live[i / 2] ? x : minus_infinity();
+        grows |= s[n][i] > peak[n][i % 2] + kSlack;
+      }
+    if (__any_sync(kAll, grows)) raise(s);
+    uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = weight(s[n][i], peak[n][i % 2]);
+        sum[n][i % 2] += s[n][i];
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) p[n][half] = ptx::transpose8x8(pack2<T>(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    const uint32_t v_row = stage + kTensorBytes + (lane % 8 + lane / 16 * 8) * kRowBytes + (lane / 8 & 1) * 16;
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      const ptx::Matrices4 a = ptx::ldmatrix4_transposed(v_row + d * 32);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) mma_m16n8k16(o[d][n], a.m[0], a.m[1], a.m[2], a.m[3], p[n][0], p[n][1], T());
+    }
+  }
+};
+
+// Streams tiles [first, last) of a list through the warp's ring.
+template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns, typename T>
+__device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Units<PAGE>& units, const Rows<T>& k, const Rows<T>& v,
+                                       int first, int last, uint32_t ring, float scale, float cap) {
+  using U = Units<PAGE>;
+  const int lane = threadIdx.x % 32;
+  // Batches are aligned to the list, so that a tile's lanes and its place in a page follow from its index.
+  int next = first;            // tile to issue
+  uint32_t into = 0, from = 0;  // stages
+  uint64_t masks = 0;          // of the tiles in flight, 16 bits each, the oldest lowest
+  Units<PAGE> ahead = units;   // the batch after the current one
+  units.load(static_cast<int64_t>(first / U::kTilesPerBatch) * 32 + lane);
+  ahead.load((static_cast<int64_t>(first / U::kTilesPerBatch) + 1) * 32 + lane);
+  auto issue_next = [&]() -> uint32_t {
+    uint32_t mask = 0;
+    if (next < last) {
+      mask = issue<HEAD_DIM, PAGE, S>(units, next, k, v, ring + into * S::kStageBytes);
+      into = into + 1 == kStages ? 0 : into + 1;
+      if (++next % U::kTilesPerBatch == 0) {
+        units.block = ahead.block, units.tokens = ahead.tokens;
+        ahead.load((static_cast<int64_t>(next / U::kTilesPerBatch) + 1) * 32 + lane);
+      }
+    }
+    ptx::commit_copies();
+    return mask;
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) masks |= static_cast<uint64_t>(issue_next()) << 16 * i;
+  for (int tile = first; tile < last; ++tile) {
+    masks |= static_cast<uint64_t>(issue_next()) << 16 * (kStages - 1);
+    ptx::wait_copies<kStages - 1>();
+    __syncwarp();
+    state.template add<SOFTCAP, S::kRowBytes, S::kTensorBytes>(ring + from * S::kStageBytes, static_cast<uint32_t>(masks) & 0xffffu,
+                                                               scale, cap);
+    masks >>= 16;
+    from = from + 1 == kStages ? 0 : from + 1;
+    __syncwarp();  // every lane has read the stage that the next copies overwrite
+  }
+  ptx::wait_copies<0>();
+  __syncwarp();
+}
+
+// Writes the warp's O^T, peaks and sums to shared memory.
+template <class S, int HEAD_DIM, int kColumns, typename T>
+__device__ __forceinline__ void store_state(State<HEAD_DIM, kColumns, T>& state, float* out, float2* stats) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int head = 8 * n + lane % 4 * 2 + j;
+      float sum = state.sum[n][j];
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
+      if (head < S::kTileHeads) {
+        if (lane < 4) stats[head] = make_float2(state.peak[n][j], sum);
+#pragma unroll
+        for (int d = 0; d < S::kSteps; ++d) {
+          out[head * S::kOutStride + d * 16 + lane / 4] = state.o[d][n][j];
+          out[head * S::kOutStride + d * 16 + lane / 4 + 8] = state.o[d][n][j + 2];
+        }
+      }
+    }
+}
+
+// One pair of dims of the merged result of `parts` parts: sum of weighted O, and the peak and sum of its head.
+struct Merged {
+  float2 o;
+  float peak, sum;
+};
+
+template <int kUnroll, class LoadStats, class LoadOut>
+__device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut out_of) {
+  Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
+#pragma unroll kUnroll
+  for (int i = 0; i < parts; ++i) m.peak = fmaxf(m.peak, stats_of(i).x);
+#pragma unroll kUnroll
+  for (int i = 0; i < parts; ++i) {
+    const float2 s = stats_of(i);
+    const float w = weight(s.x, m.peak);
+    const float2 o = out_of(i);
+    m.sum += w * s.y;
+    m.o.x += w * o.x;
+    m.o.y += w * o.y;
+  }
+  return m;
+}
+
+}  // namespace attend
+
+// HEADS: query heads of one list (the group, or 1 for per_head); LISTS_PER_KV_HEAD: 1, or the group for per_head.
+// kColumns: n tiles of 8 query heads that a warp carries.
+template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
+          bool kDependent>
+__device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
+  using namespace attend;
+  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns>;
+  static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "head dims are whole k steps");
+  static_assert((PAGE & (PAGE - 1)) == 0 && PAGE >= 4 && PAGE <= 128, "pages are 4 to 128 tokens, a power of two");
+  static_assert(kStages >= 1 && kStages <= 4, "masks of the tiles in flight share one 64-bit word");
+  static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
+  constexpr int kThreads = 32 * kWarps;
+  extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
+  __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
+  __shared__ int is_last;
+  if constexpr (kDependent) ptx::wait_for_dependencies();
+
+  const KvCache& cache = args.cache;
+  const int warp = threadIdx.x / 32;
+  const int split = blockIdx.x, request = blockIdx.z;
+  const int list = blockIdx.y / S::kHeadTiles, lists = gridDim.y / S::kHeadTiles;
+  const int first_head = blockIdx.y % S::kHeadTiles * S::kColumnHeads;  // of the list's heads
+  const int heads = min(HEADS - first_head, S::kColumnHeads);
+  const int kv_head = list / LISTS_PER_KV_HEAD;
+  const int64_t q_head = static_cast<int64_t>(list) * HEADS + first_head;
+
+  Units<PAGE> units;
+  units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request], 0);
+  units.pages = args.pages ? args.pages + request * args.pages_batch_stride + list * args.pages_list_stride : nullptr;
+  units.table = cache.block_table + request * cache.table_stride;
+  units.max_pages = cache.max_pages;
+  const int all = min(units.length / PAGE + (units.length % PAGE != 0), cache.max_pages);
+  units.count = args.pages ? min(max(args.counts[static_cast<int64_t>(request) * lists + list], 0), args.slots) : all;
+  const int tiles = PAGE >= kTile ? units.count * (PAGE / kTile) : (units.count + kTile / PAGE - 1) / (kTile / PAGE);
+  // No more splits than give every warp a tile: a graph captured for long contexts stays cheap at short ones.
+  const int splits = min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
+  if (split >= splits) return;
+
+  const int64_t worker = split * kWarps + warp, workers = static_cast<int64_t>(splits) * kWarps;
+  const int first = static_cast<int>(tiles * worker / workers), last = static_cast<int>(tiles * (worker + 1) / workers);
+  const Rows<T> k{static_cast<const T*>(cache.k) + kv_head * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
+  const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
+  // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
+  const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
+  State<HEAD_DIM, kColumns, T> state;
+  state.begin(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride, args.q_head_stride, heads);
+  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes;
+  stream<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, first, last, ring, scale, args.logit_softcap * kLog2E);
+  store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
+  __syncthreads();
+
+  const auto finish = [&](int head, int dim, const Merged& m) {
+    const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
+    T* out = static_cast<T*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
+    *reinterpret_cast<uint32_t*>(out + dim) = pack2<T>(m.o.x * unit, m.o.y * unit);
+    if (dim == 0 && args.lse)
+      args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
+          m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
+  };
+  // One record a list and head tile, its place independent of the batch: a counter, then the parts of the splits.
+  constexpr int kCounterWords = 64;
+  const int64_t record = (static_cast<int64_t>(request) * gridDim.y + blockIdx.y) *
+                         (kCounterWords + (static_cast<int64_t>(gridDim.x) * S::kPartFloats + 63) / 64 * 64);
+  uint32_t* const counter = args.workspace + record;
+  float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [split][kPartFloats]
+
+  for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
+    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
+    const Merged m = merge<kWarps>(
+        kWarps, [&](int w) { return stats[w][head]; },
+        [&](int w) {
+          return *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
+        });
+    if (splits == 1) {
+      finish(head, dim, m);
+    } else {
+      float* part = parts + static_cast<int64_t>(split) * S::kPartFloats;
+      *reinterpret_cast<float2*>(part + head * HEAD_DIM + dim) = m.o;
+      if (dim == 0) *reinterpret_cast<float2*>(part + S::kTileHeads * HEAD_DIM + 2 * head) = make_float2(m.peak, m.sum);
+    }
+  }
+  if (splits == 1) return;
+
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(splits - 1);
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
+    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
+    finish(head, dim, merge<8>(
+        splits,
+        [&](int i) {
+          return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + S::kTileHeads * HEAD_DIM + 2 * head));
+        },
+        [&](int i) {
+          return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + head * HEAD_DIM + dim));
+        }));
+  }
+  // The whole workspace is left zeroed, not the counter alone: whatever launch uses it next, of any shape, finds it clean.
+  __syncthreads();
+  for (int i = threadIdx.x; i < splits * S::kPartFloats / 2; i += kThreads)
+    reinterpret_cast<float2*>(parts)[i] = make_float2(0.0f, 0.0f);
+  if (threadIdx.x == 0) *counter = 0;
+}
+
+}  // namespace kvloom
