@@ -3,6 +3,7 @@ package nvrtc
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 )
 
 // cacheFormat is raised when an entry's form or a default flag's meaning changes; older entries then have other keys.
@@ -23,6 +27,8 @@ type Cache struct {
 	dir    string
 	noDir  string // why there is no folder
 	warned sync.Once
+
+	writeTo func(*os.File, []byte) (int, error) // (*os.File).Write, unless a test fills the disk
 }
 
 // DefaultCache is $KVLOOM_CACHE, or kvloom in the user's cache folder. Without either nothing is kept, with one warning.
@@ -38,7 +44,7 @@ func DefaultCache() *Cache {
 }
 
 // NewCache keeps modules under dir, which is made at the first write.
-func NewCache(dir string) *Cache { return &Cache{dir: dir} }
+func NewCache(dir string) *Cache { return &Cache{dir: dir, writeTo: (*os.File).Write} }
 
 // Check makes the folder and proves that it can be written, for doctor. It returns the folder.
 func (c *Cache) Check() (string, error) {
@@ -70,7 +76,7 @@ func (c *Cache) load(key, arch string) (*Module, []string) {
 		return nil, nil
 	}
 	b, err := os.ReadFile(c.file(key))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
@@ -131,7 +137,7 @@ func (c *Cache) write(file string, b []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
+	_, err = c.writeTo(f, b)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -170,8 +176,32 @@ func decode(b []byte) (*Module, error) {
 	return m, nil
 }
 
-// checkCubin compares the architecture inside the cubin's ELF header with the module's: the checksum and the key are ours, but
-// code of another GPU under them would be silent garbage.
+// checkCubin compares the architecture in the cubin's ELF header with the one the module claims: code of another GPU under the
+// right key would load nowhere, or worse.
 func checkCubin(m *Module) error {
+	if m.CubinArch == "" {
+		return nil
+	}
+	got, err := CubinSM(m.Cubin)
+	if err != nil {
+		return err
+	}
+	if want := strings.TrimRight(strings.TrimPrefix(m.CubinArch, "sm_"), "af"); strconv.Itoa(got) != want {
+		return fmt.Errorf("its cubin is code for sm_%d, not %s", got, m.CubinArch)
+	}
 	return nil
+}
+
+// CubinSM reads from a cubin's ELF header the architecture it runs on, 90 for sm_90 and sm_90a (the header does not tell them
+// apart).
+func CubinSM(cubin []byte) (int, error) {
+	const abiVersion, flags, header = 8, 48, 64 // offsets in an ELF64 header, and its size
+	if len(cubin) < header || string(cubin[:4]) != "\x7fELF" {
+		return 0, errors.New("its cubin is no ELF file")
+	}
+	word := binary.LittleEndian.Uint32(cubin[flags:])
+	if cubin[abiVersion] >= 8 { // CUDA 13 moved the number up a byte
+		word >>= 8
+	}
+	return int(word & 0xff), nil
 }

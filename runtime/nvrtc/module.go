@@ -10,12 +10,13 @@ import (
 // Module is one compiled source.
 type Module struct {
 	PTX       []byte    `json:"ptx"`   // text without NVRTC's trailing NUL; always present
-	Cubin     []byte    `json:"cubin"` // code of Arch, or of Options.CubinArch; nil for a virtual arch without it
+	Cubin     []byte    `json:"cubin"` // code of CubinArch; nil for a virtual arch without it
 	Log       string    `json:"log"`   // warnings, and what ptxas -v says
 	Resources Resources `json:"resources"`
-	Key       string    `json:"key"`      // of the disk cache: sha256, hex
-	Arch      string    `json:"arch"`     // of the source: "sm_90a", "compute_80"
-	Compiler  string    `json:"compiler"` // "NVRTC 13.0 build 65be0db342ad"
+	Key       string    `json:"key"`        // of the disk cache: sha256, hex
+	Arch      string    `json:"arch"`       // of the source: "sm_90a", "compute_80"
+	CubinArch string    `json:"cubin_arch"` // what the cubin runs on: "sm_90a"; empty without a cubin
+	Compiler  string    `json:"compiler"`   // "NVRTC 13.0 build 65be0db342ad"
 
 	Cached   bool     `json:"-"` // it came from the disk cache
 	Warnings []string `json:"-"` // of the cache, each said once a Compiler: it cannot be written, an entry was corrupt
