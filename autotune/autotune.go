@@ -30,13 +30,16 @@ type Options struct {
 // Compile makes a module of a source; it is called from several goroutines.
 type Compile func(context.Context, render.Source) (*nvrtc.Module, error)
 
+// portableCubin is the architecture of the portable form's own cubin.
+const portableCubin = "sm_90"
+
 // CompileWith compiles for measuring: a virtual architecture is compiled for a real one too, so that registers and spills are known
 // before a driver has seen the PTX.
 func CompileWith(c *nvrtc.Compiler) Compile {
 	return func(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
 		o := nvrtc.Options{}
 		if src.Arch == plan.PortableArch {
-			o.CubinArch = "sm_90"
+			o.CubinArch = portableCubin
 		}
 		return c.Compile(ctx, src, o)
 	}

@@ -1,0 +1,170 @@
+package autotune
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Packer collects compiled candidates into a bundle, each once.
+type Packer struct {
+	Spec      *specs.Spec
+	Plan      *plan.Plan
+	Compile   Compile
+	NVRTC     string
+	Generator string
+	Device    device.Info // what the choices were measured on
+}
+
+// Pack makes the bundle of a spec: for every work the tuned choices where there are any, the plan's default, and a portable form for
+// other architectures. Without choices it is an untuned bundle, and its lookups say so.
+func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) (*kernel.Bundle, error) {
+	b := &kernel.Bundle{Spec: p.Spec.Name, SpecHash: SpecHash(p.Spec), Generator: p.Generator, Compiler: p.NVRTC, Device: p.Device,
+		Model: ModelOf(p.Spec), Warnings: warnings}
+	index := map[string]int{}
+	add := func(c plan.Candidate) (int, error) {
+		id := c.ID() + " " + c.Key
+		if i, ok := index[id]; ok {
+			return i, nil
+		}
+		k, err := p.kernel(ctx, c)
+		if err != nil {
+			return 0, err
+		}
+		b.Kernels = append(b.Kernels, k)
+		index[id] = len(b.Kernels) - 1
+		return index[id], nil
+	}
+	for _, work := range measure.Works {
+		w, err := p.work(work, choices, add)
+		if err != nil {
+			return nil, fmt.Errorf("bundle of %s: %s: %w", p.Spec.Name, work, err)
+		}
+		b.Works = append(b.Works, w)
+	}
+	return b, nil
+}
+
+func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candidate) (int, error)) (kernel.Work, error) {
+	fp := p.Plan.Of(work.Family())
+	w := kernel.Work{Name: string(work)}
+	if len(fp.Candidates) == 0 {
+		return w, fmt.Errorf("the plan has no candidate for target %s", p.Plan.Target.Arch)
+	}
+	portable, ok := fp.DefaultOf(plan.Portable)
+	if !ok {
+		return w, fmt.Errorf("the plan has no portable candidate")
+	}
+	var err error
+	if w.Default, err = add(fp.Candidates[0]); err != nil {
+		return w, err
+	}
+	for _, c := range choices {
+		if c.Family != string(work) {
+			continue
+		}
+		if c.Portable.Class == store.OK {
+			portable = c.Portable.Candidate
+		}
+		i, err := add(c.Best.Candidate)
+		if err != nil {
+			return w, err
+		}
+		w.Points = append(w.Points, kernel.Point{Workload: kernel.Workload{Context: c.Context, Batch: c.Batch}, Kernel: i, Evidence: c.evidence()})
+	}
+	w.Portable, err = add(portable)
+	return w, err
+}
+
+func (c Choice) evidence() kernel.Evidence {
+	trials := 0
+	for _, n := range c.Counts {
+		trials += n
+	}
+	e := kernel.Evidence{MedianUS: c.Best.MedianUS, LoUS: c.Best.LoUS, HiUS: c.Best.HiUS, Samples: len(c.Best.Samples), Tied: c.Tied,
+		Trials: trials, MaxError: c.Best.MaxError, Bound: c.Best.Bound, DefaultUS: c.Default.MedianUS}
+	if c.RunnerUp.Class == store.OK {
+		e.RunnerUp, e.RunnerUpUS = c.RunnerUp.Candidate.ID(), c.RunnerUp.MedianUS
+	}
+	return e
+}
+
+func (p *Packer) kernel(ctx context.Context, c plan.Candidate) (kernel.Kernel, error) {
+	src, err := render.Candidate(c)
+	if err != nil {
+		return kernel.Kernel{}, err
+	}
+	m, err := p.Compile(ctx, src)
+	if err != nil {
+		return kernel.Kernel{}, err
+	}
+	k := kernel.Kernel{Family: string(c.Family), Form: string(c.Form), Arch: c.Arch, Key: c.Key, Geometry: c.Geometry, Entry: c.Entry,
+		SourceHash: src.Hash, Registers: m.Resources.Registers, SpillBytes: m.Resources.SpillStores + m.Resources.SpillLoads, PTX: m.PTX, Cubin: m.Cubin}
+	if len(m.Cubin) > 0 {
+		k.CubinArch = c.Arch
+		if c.Arch == plan.PortableArch {
+			k.CubinArch = portableCubin
+		}
+	}
+	for _, q := range c.Params {
+		k.Params = append(k.Params, kernel.Param{Name: q.Name, Value: q.Value})
+	}
+	return k, nil
+}
+
+// ModelOf is what a bundle tells callers of a spec.
+func ModelOf(s *specs.Spec) kernel.Model {
+	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
+		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(),
+		RecordBytes: specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).Bytes,
+		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
+		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap}
+}
+
+// Current keeps the trials whose source is what the plan renders today: a changed kernel is measured again, its old trials stay in the
+// database and choose nothing.
+func Current(trials []store.Trial, p *plan.Plan) ([]store.Trial, error) {
+	hashes := map[string]string{}
+	for _, fp := range p.Families {
+		for _, c := range fp.Candidates {
+			src, err := render.Candidate(c)
+			if err != nil {
+				return nil, err
+			}
+			hashes[c.ID()+" "+c.Key] = src.Hash
+		}
+	}
+	var current []store.Trial
+	for _, t := range trials {
+		if hashes[t.Candidate.ID()+" "+t.Candidate.Key] == t.SourceHash {
+			current = append(current, t)
+		}
+	}
+	return current, nil
+}
+
+// Warnings says what a person should know of the choices: points without a right candidate, and spaces in which nothing differs.
+func Warnings(choices []Choice) []string {
+	var w []string
+	for _, c := range choices {
+		at := fmt.Sprintf("%s at context %d, batch %d", c.Family, c.Context, c.Batch)
+		right := c.Counts[string(store.OK)]
+		if right > 3 && c.Tied == right && c.Counts[string(store.Cut)] == 0 {
+			w = append(w, at+": all right candidates tie; the parameters may not reach the kernel")
+		}
+		if n := c.Counts[string(store.Wrong)]; n > 0 {
+			w = append(w, fmt.Sprintf("%s: %d candidates gave wrong results", at, n))
+		}
+		if n := c.Counts[string(store.Fault)] + c.Counts[string(store.Hang)] + c.Counts[string(store.Crash)]; n > 0 {
+			w = append(w, fmt.Sprintf("%s: %d candidates faulted, hung or crashed", at, n))
+		}
+	}
+	return w
+}

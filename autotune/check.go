@@ -1,0 +1,34 @@
+package autotune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/verify"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Check is measure.Check by way of internal/verify: the family's small cases with fresh inputs, poisoned outputs and guard bands.
+func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (out measure.Checked, err error) {
+	env := verify.NewEnv(dev, func(plan.Candidate) (device.Function, error) { return fn, nil })
+	defer func() { err = errors.Join(err, env.Close()) }()
+	results, err := verify.Check(ctx, env, s, c, verify.Options{Seed: seed, Workloads: "small", Candidates: "default"})
+	if err != nil {
+		return out, err
+	}
+	worst := -1.0
+	for _, r := range results {
+		if r.Failure != "" && out.Failure == "" {
+			out.Failure = fmt.Sprintf("%s, %s: %s", r.Case, r.Metric, r.Failure)
+		}
+		if r.Bound > 0 && r.MaxError/r.Bound > worst {
+			worst = r.MaxError / r.Bound
+			out.MaxError, out.Bound = r.MaxError, r.Bound
+		}
+	}
+	return out, nil
+}
