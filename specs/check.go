@@ -3,6 +3,7 @@ package specs
 import (
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/goccy/go-yaml/token"
 )
@@ -118,7 +119,7 @@ func (d *decoder) combine(s *Spec, root *token.Position) {
 next:
 	for _, c := range combinations {
 		for _, path := range c.needs {
-			if d.bad[path] {
+			if d.distrusted(path) {
 				continue next
 			}
 		}
@@ -135,6 +136,18 @@ next:
 		}
 		d.add(pos, "%s", fault)
 	}
+}
+
+// distrusted reports whether a path, or a section around it, is at fault already.
+func (d *decoder) distrusted(path string) bool {
+	for !d.bad[path] {
+		i := strings.LastIndexByte(path, '.')
+		if i < 0 {
+			return false
+		}
+		path = path[:i]
+	}
+	return true
 }
 
 func (d *decoder) written(path string) bool { return d.at[path] != nil }

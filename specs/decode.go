@@ -147,7 +147,11 @@ func (d *decoder) value(n ast.Node, into reflect.Value, f field, key *token.Posi
 		return
 	}
 	if n.Type() == ast.NullType {
-		d.fault(f, key, "has no value; want %s, or leave the key out for the default", f.wants())
+		remedy := ", or leave the key out for the default"
+		if f.Rule.Required {
+			remedy = ""
+		}
+		d.fault(f, key, "has no value; want %s%s", f.wants(), remedy)
 		return
 	}
 	if f.Kind == reflect.Struct {

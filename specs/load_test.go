@@ -210,7 +210,7 @@ spec:8:14: cache.page_size is 5; allowed: 4, 8, 16, 32, 64, 128`
 	}
 }
 
-// FuzzParse: no input makes Parse panic or hang, positions lie inside the text, and what it accepts survives Marshal.
+// FuzzParse: no input makes Parse panic or hang, every fault has a place and one line, and what it accepts survives Marshal.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(head))
 	f.Add([]byte(full))
