@@ -1,0 +1,120 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/runtime/device"
+)
+
+// Kernel is a loaded candidate.
+type Kernel struct {
+	Candidate plan.Candidate
+	Function  device.Function
+	env       *Env
+}
+
+// defaultShared is the dynamic shared memory that a kernel may use without asking.
+const defaultShared = 48 << 10
+
+// Kernel compiles and loads a candidate, and raises the limits that its geometry needs.
+func (e *Env) Kernel(c plan.Candidate) (*Kernel, error) {
+	f, err := e.Compile(c)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.ID(), err)
+	}
+	if c.Geometry.DynamicShared > defaultShared {
+		if err := f.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.ID(), err)
+		}
+	}
+	if c.Geometry.Cluster > 8 {
+		if err := f.SetNonPortableCluster(); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.ID(), err)
+		}
+	}
+	return &Kernel{Candidate: c, Function: f, env: e}, nil
+}
+
+// Geometry evaluates the candidate's geometry for a problem.
+func (k *Kernel) Geometry(p launch.Problem) (device.Launch, error) {
+	g := k.Candidate.Geometry
+	l := device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
+	for i, e := range g.Grid {
+		n := e.Value(p)
+		if limit := int64(65535); n > limit && (i > 0 || n > math.MaxInt32) {
+			return l, fmt.Errorf("%s: grid dimension %d is %d, more than a device takes", k.Candidate.ID(), i, n)
+		}
+		l.Grid[i] = uint32(n)
+	}
+	return l, nil
+}
+
+// Workspace is the family's shared workspace, large enough for the problem.
+func (k *Kernel) Workspace(p launch.Problem) (*Buffer, error) {
+	return k.env.Workspace(string(k.Candidate.Family), k.Candidate.Geometry.WorkspaceBytes(p))
+}
+
+// Enqueue launches the kernel on a stream with one by-value argument struct.
+func Enqueue[T any](k *Kernel, s device.Stream, p launch.Problem, args *T) error {
+	l, err := k.Geometry(p)
+	if err != nil {
+		return err
+	}
+	if err := k.Function.Launch(s, &l, unsafe.Pointer(args), unsafe.Sizeof(*args)); err != nil {
+		return fmt.Errorf("launch %s: %w", k.Candidate.ID(), err)
+	}
+	return nil
+}
+
+// RunOnce launches once and waits for the result.
+func RunOnce[T any](k *Kernel, p launch.Problem, args *T) error {
+	s, err := k.env.Dev.NewStream()
+	if err != nil {
+		return err
+	}
+	err = Enqueue(k, s, p, args)
+	if err == nil {
+		err = s.Synchronize()
+	}
+	return errors.Join(err, s.Destroy())
+}
+
+// Replay is a captured graph.
+type Replay struct {
+	stream device.Stream
+	graph  device.Graph
+}
+
+// Capture records what enqueue puts on the stream.
+func (e *Env) Capture(enqueue func(device.Stream) error) (*Replay, error) {
+	s, err := e.Dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.BeginCapture(); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin capture: %w", err), s.Destroy())
+	}
+	enqueueErr := enqueue(s)
+	g, err := s.EndCapture()
+	if err = errors.Join(enqueueErr, err); err != nil {
+		return nil, errors.Join(fmt.Errorf("capture: %w", err), s.Destroy())
+	}
+	return &Replay{s, g}, nil
+}
+
+// Run replays the graph and waits.
+func (r *Replay) Run() error {
+	if err := r.graph.Launch(r.stream); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	return r.stream.Synchronize()
+}
+
+// Close frees the graph and its stream.
+func (r *Replay) Close() error { return errors.Join(r.graph.Destroy(), r.stream.Destroy()) }

@@ -1,0 +1,127 @@
+// Package verify checks compiled kernels against internal/reference on any device.Device: a GPU or the simulator.
+//
+// The harness makes inputs (Case, Problem), device buffers between guard bands with poisoned contents (Arena), launches and graph
+// replays (Kernel, Replay), and collects Results. What a family must compute is in the family's own file, which registers a Checker.
+//
+// Nothing is trusted: outputs are poisoned before every launch, guard bands and inputs are read back after it, workspaces are
+// shared by all launches of a run, block tables are shuffled and their unused entries are traps.
+package verify
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Env is where kernels are checked.
+type Env struct {
+	Dev device.Device
+	// Compile makes a loaded function of a candidate. The harness calls it once a candidate.
+	Compile func(plan.Candidate) (device.Function, error)
+	// Guard is the bytes of guard band before and behind each buffer: a multiple of 256, or 0 for none. The simulator checks
+	// bounds itself, reads included, which guard bands would hide from it.
+	Guard int64
+
+	seed       maphash.Seed
+	workspaces map[string]*Buffer
+	arena      *Arena // of the workspaces
+}
+
+// NewEnv prepares a device. Close frees the workspaces, not the device.
+func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, error)) *Env {
+	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}}
+	if dev.Info().Backend == "sim" {
+		e.Guard = 0
+	}
+	e.arena = e.NewArena()
+	return e
+}
+
+// Close frees what the environment itself allocated.
+func (e *Env) Close() error { return e.arena.Free() }
+
+// Options choose what is checked.
+type Options struct {
+	Seed uint64
+	// Workloads is "small" for the cases that every machine can run (the simulator too), "full" for long contexts as well.
+	Workloads string
+	// Candidates is "default" (the first one), "forms" (the first of each form) or "all".
+	Candidates string
+	// Families restricts the run; empty means all that have a checker.
+	Families []plan.Family
+	// Only restricts the run to the case of this name; empty means all.
+	Only string
+	// Progress, where set, is told before each candidate what is checked, and how many of how many are done.
+	Progress func(done, total int, what string)
+}
+
+// Full reports whether long cases are wanted.
+func (o Options) Full() bool { return o.Workloads == "full" }
+
+// Wants reports whether a case is to be run.
+func (o Options) Wants(name string) bool { return o.Only == "" || o.Only == name }
+
+// Result is one line of the table: one quantity of one candidate in one case. The zero Failure and Skipped mean it passed.
+type Result struct {
+	Family    plan.Family `json:"family"`
+	Candidate string      `json:"candidate"` // plan.Candidate.ID
+	Key       string      `json:"key"`       // what the kernel was specialised for
+	Case      string      `json:"case"`
+	Metric    string      `json:"metric"`    // "score, nats"
+	MaxError  float64     `json:"max_error"` // in the metric's unit
+	Bound     float64     `json:"bound"`     // in the same unit: MaxError above it is a failure
+	Count     int64       `json:"count"`     // values compared
+	Failure   string      `json:"failure,omitempty"`
+	Skipped   string      `json:"skipped,omitempty"` // the reason
+}
+
+// OK reports whether the result is not a failure.
+func (r Result) OK() bool { return r.Failure == "" }
+
+// Checker verifies one candidate of a family over the family's cases. It returns at least one result a case, also when something
+// broke: errors of the device are Failures. It stops early when ctx is done.
+type Checker func(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result
+
+var checkers = map[plan.Family]Checker{}
+
+// register adds a family's checker; each family's file calls it from init.
+func register(f plan.Family, c Checker) {
+	if checkers[f] != nil {
+		panic(fmt.Sprintf("BUG: verify: two checkers for %s", f))
+	}
+	checkers[f] = c
+}
+
+// Check verifies one candidate: what the tuner runs before it times anything.
+func Check(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) ([]Result, error) {
+	check, ok := checkers[c.Family]
+	if !ok {
+		return nil, fmt.Errorf("verify %s: no checker is registered for family %q", c.ID(), c.Family)
+	}
+	results := check(ctx, e, s, c, o)
+	for i := range results {
+		results[i].Family, results[i].Candidate, results[i].Key = c.Family, c.ID(), c.Key
+	}
+	if err := ctx.Err(); err != nil {
+		return results, fmt.Errorf("verify %s: %w", c.ID(), err)
+	}
+	if len(results) == 0 {
+		results = append(results, Result{Family: c.Family, Candidate: c.ID(), Key: c.Key, Case: o.Only, Failure: "the checker compared nothing"})
+	}
+	return results, nil
+}
+
+// LaunchProblem is the problem that a launch of a case has on this device.
+func (e *Env) LaunchProblem(p *Problem) launch.Problem {
+	lp := launch.Problem{Batch: int64(p.Cache.Batch()), KVHeads: int64(p.Cache.KVHeads), QHeads: int64(p.Q.Heads),
+		Lists: int64(p.Lists()), MaxPages: int64(p.Cache.MaxPages), NewPages: 1, Slots: int64(p.Slots), SMs: int64(e.Dev.Info().SMs)}
+	for _, n := range p.Cache.SeqLens {
+		lp.NewPages = max(lp.NewPages, int64(n)/int64(p.Cache.PageSize))
+	}
+	return lp
+}
