@@ -4,7 +4,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -88,13 +87,18 @@ func Run(args []string, stdout, stderr io.Writer) (code int) {
 	return 0
 }
 
-// report prints an error. Faults of a spec stand at the start of their lines, where editors look for file:line:col.
+// report prints an error, joined ones each on their own. Faults of a spec stand at the start of their lines, where editors look
+// for file:line:col.
 func report(stderr io.Writer, err error) {
-	var faults specs.Errors
-	switch {
-	case errors.As(err, &faults) && err.Error() == faults.Error():
-		fmt.Fprintln(stderr, err)
-	default:
-		fmt.Fprintf(stderr, "kvloom: %v\n", err)
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			report(stderr, e)
+		}
+		return
 	}
+	if faults, ok := err.(specs.Errors); ok {
+		fmt.Fprintln(stderr, faults)
+		return
+	}
+	fmt.Fprintf(stderr, "kvloom: %v\n", err)
 }
