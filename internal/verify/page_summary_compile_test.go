@@ -1,0 +1,57 @@
+package verify
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// summarySpec is a spec that only says what a page summary depends on.
+func summarySpec(dtype string, dim, page, rank, bits, kvHeads int) *specs.Spec {
+	s := &specs.Spec{Name: "summary-test"}
+	s.Attention = specs.Attention{QueryHeads: kvHeads, KVHeads: kvHeads, HeadDim: dim, SoftmaxScale: 1}
+	s.Cache = specs.Cache{DType: dtype, PageSize: page, Layout: "strides"}
+	s.Locks.Rank, s.Locks.BasisBits = rank, bits
+	return s
+}
+
+func TestSummaryCompiles(t *testing.T) {
+	tests := []struct {
+		dtype                 string
+		dim, page, rank, bits int
+		reason                string
+	}{
+		{"bf16", 128, 16, 4, 4, "the usual shape"},
+		{"fp16", 128, 16, 8, 4, "half keys"},
+		{"bf16", 256, 16, 15, 16, "most registers of the warp form"},
+		{"bf16", 80, 8, 3, 2, "a row that is no whole number of words a lane"},
+		{"bf16", 64, 4, 1, 8, "smallest page and rank"},
+		{"bf16", 128, 32, 8, 4, "block form, one warp a page or more"},
+		{"bf16", 96, 64, 4, 8, "block form"},
+		{"fp16", 256, 128, 16, 16, "most shared memory"},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%s d%d p%d r%d b%d", tt.dtype, tt.dim, tt.page, tt.rank, tt.bits), func(t *testing.T) {
+			fp := plan.ForFamily(plan.PageSummary, summarySpec(tt.dtype, tt.dim, tt.page, tt.rank, tt.bits, 2), plan.Targets["sm_90a"])
+			for _, form := range []plan.Form{plan.Portable, plan.Hopper} {
+				c, ok := fp.DefaultOf(form)
+				if !ok {
+					t.Fatalf("%s: no %s candidate", tt.reason, form)
+				}
+				src, err := render.Candidate(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := nvrtctest.Compile(t, src)
+				t.Logf("%s: %s, %d B shared", c.ID(), m.Resources, c.Geometry.DynamicShared)
+				if m.Resources.StackBytes+m.Resources.SpillStores+m.Resources.SpillLoads > 0 {
+					t.Errorf("%s: %s uses local memory: %s", tt.reason, c.ID(), m.Resources)
+				}
+			}
+		})
+	}
+}
