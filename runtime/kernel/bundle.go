@@ -1,0 +1,139 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/runtime/device"
+)
+
+// Bundle is everything that one spec needs at run time on one kind of GPU: code, what was tuned for which workload, and why. Writers
+// fill it with plain data; Write and Open move it to and from a file.
+type Bundle struct {
+	Spec      string      `json:"spec"`      // "llama-3.1-8b"
+	SpecHash  string      `json:"spec_hash"` // of the spec's content
+	Generator string      `json:"generator"` // version and commit of kvloom
+	Compiler  string      `json:"compiler"`  // "NVRTC 13.0 build 65be0db342ad"
+	Device    device.Info `json:"device"`    // what it was tuned on
+	Model     Model       `json:"model"`
+	Kernels   []Kernel    `json:"kernels"`
+	Works     []Work      `json:"works"`
+	Warnings  []string    `json:"warnings"` // of the tuner, for a person: "all candidates of page_select tie"
+}
+
+// Model holds what the kernels were specialised for, and what callers need to size their memory.
+type Model struct {
+	QueryHeads   int     `json:"query_heads"` // of the whole model; a tensor-parallel rank has fewer, in the same groups
+	KVHeads      int     `json:"kv_heads"`
+	HeadDim      int     `json:"head_dim"`
+	PageSize     int     `json:"page_size"` // tokens
+	DType        string  `json:"dtype"`     // bf16, fp16
+	RecordBytes  int     `json:"record_bytes"`
+	Combine      string  `json:"combine"`
+	Slots        int     `json:"slots"` // k of the paper: pages a list
+	SinkPages    int     `json:"sink_pages"`
+	RecentPages  int     `json:"recent_pages"`
+	SoftmaxScale float64 `json:"softmax_scale"`
+	LogitSoftcap float64 `json:"logit_softcap"` // 0: none
+}
+
+// Group is the number of query heads that share a KV head.
+func (m Model) Group() int { return m.QueryHeads / m.KVHeads }
+
+// PerHead tells whether a page list belongs to a query head instead of a KV head.
+func (m Model) PerHead() bool { return m.Combine == "per_head" }
+
+// Lists is the number of page lists of a request with kvHeads KV heads here.
+func (m Model) Lists(kvHeads int) int {
+	if m.PerHead() {
+		return kvHeads * m.Group()
+	}
+	return kvHeads
+}
+
+// Param is one tuned parameter.
+type Param struct {
+	Name  string `json:"name"`
+	Value int    `json:"value"`
+}
+
+// Kernel is one compiled candidate. Cubin and PTX may each be missing, not both.
+type Kernel struct {
+	Family     string          `json:"family"` // page_score
+	Form       string          `json:"form"`   // hopper, portable
+	Arch       string          `json:"arch"`   // what the source was compiled for: sm_90a, compute_80
+	Key        string          `json:"key"`    // what it was specialised for
+	Params     []Param         `json:"params"`
+	Geometry   launch.Geometry `json:"geometry"`
+	Entry      string          `json:"entry"` // extern "C" name
+	SourceHash string          `json:"source_hash"`
+	CubinArch  string          `json:"cubin_arch"` // "" without cubin
+	Registers  int             `json:"registers"`  // a thread; 0 where unknown
+	SpillBytes int             `json:"spill_bytes"`
+	Cubin      []byte          `json:"-"`
+	PTX        []byte          `json:"-"`
+}
+
+// ID names the kernel on one line: "page_score portable warps=8 stages=2".
+func (k *Kernel) ID() string {
+	s := k.Family + " " + k.Form
+	for _, p := range k.Params {
+		s += fmt.Sprintf(" %s=%d", p.Name, p.Value)
+	}
+	return s
+}
+
+// The works: the families, and page_attend over all pages, which is tuned apart.
+const (
+	PageSummary = "page_summary"
+	PageScore   = "page_score"
+	PageSelect  = "page_select"
+	PageAttend  = "page_attend"
+	Dense       = "dense"
+)
+
+// Work is what one launch function does, with its kernel for each tuned workload. Kernels are indices into Bundle.Kernels.
+type Work struct {
+	Name     string  `json:"name"`     // page_score, dense
+	Points   []Point `json:"points"`   // tuned; may be empty
+	Default  int     `json:"default"`  // where no tuned point is near
+	Portable int     `json:"portable"` // for another architecture; its PTX is present
+}
+
+// Point is the choice for one workload.
+type Point struct {
+	Workload Workload `json:"workload"`
+	Kernel   int      `json:"kernel"`
+	Evidence Evidence `json:"evidence"`
+}
+
+// Workload is what a kernel is tuned for.
+type Workload struct {
+	Context int `json:"context"` // tokens a request
+	Batch   int `json:"batch"`   // requests
+}
+
+// Evidence is why a kernel was chosen. Times are microseconds with cold L2; Lo and Hi are the 95 % interval of the median.
+type Evidence struct {
+	MedianUS   float64 `json:"median_us"`
+	LoUS       float64 `json:"lo_us"`
+	HiUS       float64 `json:"hi_us"`
+	Samples    int     `json:"samples"`
+	DefaultUS  float64 `json:"default_us"` // median of the default; 0 when it was not measured
+	RunnerUp   string  `json:"runner_up"`  // ID of the next best; "" when there is none
+	RunnerUpUS float64 `json:"runner_up_us"`
+	Tied       int     `json:"tied"`      // right candidates within noise of the best, itself included
+	Trials     int     `json:"trials"`    // measured for this point
+	MaxError   float64 `json:"max_error"` // against the float64 reference
+	Bound      float64 `json:"bound"`     // that the error must keep
+}
+
+// work finds a work by name.
+func (b *Bundle) work(name string) *Work {
+	for i := range b.Works {
+		if b.Works[i].Name == name {
+			return &b.Works[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package kernel
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// A bundle file, little-endian:
+//
+//	0   magic     8 bytes
+//	8   format    uint32
+//	12  zero      uint32
+//	16  file size uint64
+//	24  header    uint64, bytes of JSON
+//	32  sha256 of bytes 0-31 and of everything from 64 on
+//	64  header, then the blobs one after another
+const (
+	magic      = "kvloom\r\n" // a transfer in text mode breaks it, as it would the rest
+	formatNow  = 1
+	prefixSize = 64
+	maxHeader  = 64 << 20
+)
+
+// header is the JSON part: the bundle, and where its code lies. Kernels share equal blobs.
+type header struct {
+	Bundle
+	Code  []code `json:"code"` // one for each kernel
+	Blobs []blob `json:"blobs"`
+}
+
+// code tells the blobs of one kernel, -1 for none.
+type code struct {
+	Cubin int `json:"cubin"`
+	PTX   int `json:"ptx"`
+}
+
+type blob struct {
+	Bytes  int    `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// Damaged is a bundle file that cannot be used: which, and why.
+type Damaged struct {
+	File   string
+	Reason string
+}
+
+func (d *Damaged) Error() string {
+	return fmt.Sprintf("bundle %s: %s; export it again with 'kvloom db export', or copy it anew", d.File, d.Reason)
+}
+
+// NewerFormat is a bundle of a later kvloom.
+type NewerFormat struct {
+	File            string
+	Format, Highest int
+}
+
+func (n *NewerFormat) Error() string {
+	return fmt.Sprintf("bundle %s has format version %d, this kvloom reads up to %d: update kvloom, or export the bundle with this one", n.File, n.Format, n.Highest)
+}
+
+// Open reads a bundle. A file that is truncated, altered or not a bundle is a *Damaged, one of a later format a *NewerFormat.
+func Open(path string) (*Bundle, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("open bundle: %w", err)
+	}
+	b, err := decode(data)
+	var newer *NewerFormat
+	switch {
+	case errors.As(err, &newer):
+		newer.File = path
+		return nil, newer
+	case err != nil:
+		return nil, &Damaged{File: path, Reason: err.Error()}
+	}
+	return b, nil
+}
+
+// decode checks the frame and its checksum before anything else is read.
+func decode(data []byte) (*Bundle, error) {
+	switch {
+	case len(data) == 0:
+		return nil, errors.New("the file is empty")
+	case !bytes.HasPrefix(data, []byte(magic)[:min(len(magic), len(data))]):
+		return nil, errors.New("this is not a kvloom bundle (its first bytes are others)")
+	case len(data) < prefixSize:
+		return nil, fmt.Errorf("the file ends after %d bytes, inside its fixed part of %d: it is truncated", len(data), prefixSize)
+	}
+	size := binary.LittleEndian.Uint64(data[16:])
+	headerSize := binary.LittleEndian.Uint64(data[24:])
+	// A later format may lay out everything but magic and version anew, so the version comes first.
+	if v := binary.LittleEndian.Uint32(data[8:]); v > formatNow {
+		return nil, &NewerFormat{Format: int(v), Highest: formatNow}
+	}
+	switch {
+	case uint64(len(data)) < size:
+		return nil, fmt.Errorf("the file has %d of %d bytes: it is truncated", len(data), size)
+	case uint64(len(data)) > size:
+		return nil, fmt.Errorf("the file has %d bytes, its header says %d", len(data), size)
+	case checksum(data) != [32]byte(data[32:64]):
+		return nil, errors.New("the checksum does not match: the file was altered")
+	case headerSize > min(maxHeader, size-prefixSize):
+		return nil, fmt.Errorf("the header's size of %d bytes is impossible", headerSize)
+	}
+	body := data[prefixSize:]
+	return parse(body[:headerSize], body[headerSize:])
+}
+
+func checksum(data []byte) [32]byte {
+	h := sha256.New()
+	h.Write(data[:32])
+	h.Write(data[prefixSize:])
+	return [32]byte(h.Sum(nil))
+}
+
+// parse reads the header and hands each kernel its code.
+func parse(text, blobs []byte) (*Bundle, error) {
+	var h header
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields() // the format version would have to be a later one
+	if err := d.Decode(&h); err != nil {
+		return nil, fmt.Errorf("the header is not what format %d has: %w", formatNow, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("the header has something after its end")
+	}
+	parts := make([][]byte, len(h.Blobs))
+	for i, b := range h.Blobs {
+		if b.Bytes < 0 || b.Bytes > len(blobs) {
+			return nil, fmt.Errorf("code %d of %d bytes does not fit into the file", i, b.Bytes)
+		}
+		parts[i], blobs = blobs[:b.Bytes:b.Bytes], blobs[b.Bytes:]
+		if sum := sha256.Sum256(parts[i]); hex.EncodeToString(sum[:]) != b.SHA256 {
+			return nil, fmt.Errorf("code %d has another checksum than the header says", i)
+		}
+	}
+	if len(blobs) > 0 {
+		return nil, fmt.Errorf("%d bytes belong to nothing", len(blobs))
+	}
+	if len(h.Code) != len(h.Kernels) {
+		return nil, fmt.Errorf("%d kernels have code, %d are described", len(h.Code), len(h.Kernels))
+	}
+	for i, c := range h.Code {
+		for _, part := range []struct {
+			index int
+			dst   *[]byte
+		}{{c.Cubin, &h.Kernels[i].Cubin}, {c.PTX, &h.Kernels[i].PTX}} {
+			if part.index < -1 || part.index >= len(parts) {
+				return nil, fmt.Errorf("kernel %d names code %d of %d", i, part.index, len(parts))
+			}
+			if part.index >= 0 {
+				*part.dst = parts[part.index]
+			}
+		}
+	}
+	if err := h.Bundle.validate(); err != nil {
+		return nil, err
+	}
+	return &h.Bundle, nil
+}
+
+// Encode is the file's content: equal bundles give equal bytes.
+func (b *Bundle) Encode() ([]byte, error) {
+	if err := b.validate(); err != nil {
+		return nil, fmt.Errorf("write bundle of %s: %w", b.Spec, err)
+	}
+	h := header{Bundle: *b}
+	var blobs []byte
+	index := map[string]int{}
+	add := func(part []byte) int {
+		if len(part) == 0 {
+			return -1
+		}
+		sum := sha256.Sum256(part)
+		name := hex.EncodeToString(sum[:])
+		i, ok := index[name]
+		if !ok {
+			i = len(h.Blobs)
+			index[name] = i
+			h.Blobs = append(h.Blobs, blob{Bytes: len(part), SHA256: name})
+			blobs = append(blobs, part...)
+		}
+		return i
+	}
+	for i := range b.Kernels {
+		h.Code = append(h.Code, code{Cubin: add(b.Kernels[i].Cubin), PTX: add(b.Kernels[i].PTX)})
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("write bundle of %s: %w", b.Spec, err) // a NaN among the evidence
+	}
+	data := make([]byte, prefixSize, prefixSize+len(text)+len(blobs))
+	copy(data, magic)
+	binary.LittleEndian.PutUint32(data[8:], formatNow)
+	binary.LittleEndian.PutUint64(data[16:], uint64(cap(data)))
+	binary.LittleEndian.PutUint64(data[24:], uint64(len(text)))
+	data = append(append(data, text...), blobs...)
+	sum := checksum(data)
+	copy(data[32:], sum[:])
+	return data, nil
+}
+
+// Write puts the bundle into a file, whole or not at all.
+func (b *Bundle) Write(path string) error {
+	data, err := b.Encode()
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	defer os.Remove(f.Name()) // gone already after the rename
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	return nil
+}

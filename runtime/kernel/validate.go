@@ -1,0 +1,146 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/kvloom/kvloom/internal/launch"
+)
+
+var quantities = map[launch.Quantity]bool{
+	launch.One: true, launch.Batch: true, launch.KVHeads: true, launch.QHeads: true, launch.Lists: true, launch.MaxPages: true,
+	launch.NewPages: true, launch.Slots: true, launch.SMs: true,
+}
+
+// validate refuses what a later step would trip over: it stands between a file and the rest of the package.
+func (b *Bundle) validate() error {
+	if err := b.Model.validate(); err != nil {
+		return err
+	}
+	for i := range b.Kernels {
+		if err := b.Kernels[i].validate(); err != nil {
+			return fmt.Errorf("kernel %d (%s): %w", i, b.Kernels[i].Family, err)
+		}
+	}
+	if len(b.Works) == 0 {
+		return errors.New("it holds no work")
+	}
+	seen := map[string]bool{}
+	for i := range b.Works {
+		w := &b.Works[i]
+		if seen[w.Name] {
+			return fmt.Errorf("work %q stands there twice", w.Name)
+		}
+		seen[w.Name] = true
+		if err := b.validateWork(w); err != nil {
+			return fmt.Errorf("work %q: %w", w.Name, err)
+		}
+	}
+	return nil
+}
+
+func (m Model) validate() error {
+	for _, f := range []struct {
+		name    string
+		v, low  int
+		highest int
+	}{
+		{"query_heads", m.QueryHeads, 1, 1 << 16}, {"kv_heads", m.KVHeads, 1, 1 << 16}, {"head_dim", m.HeadDim, 8, 1 << 12},
+		{"page_size", m.PageSize, 1, 1 << 12}, {"record_bytes", m.RecordBytes, 16, 1 << 24}, {"slots", m.Slots, 1, math.MaxInt32},
+		{"sink_pages", m.SinkPages, 0, math.MaxInt32}, {"recent_pages", m.RecentPages, 0, math.MaxInt32},
+	} {
+		if f.v < f.low || f.v > f.highest {
+			return fmt.Errorf("model: %s is %d, allowed are %d to %d", f.name, f.v, f.low, f.highest)
+		}
+	}
+	switch {
+	case m.QueryHeads%m.KVHeads != 0:
+		return fmt.Errorf("model: %d query heads do not divide into %d KV heads", m.QueryHeads, m.KVHeads)
+	case m.RecordBytes%16 != 0:
+		return fmt.Errorf("model: record_bytes is %d, no multiple of 16", m.RecordBytes)
+	case m.Slots < m.SinkPages+m.RecentPages:
+		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)
+	case m.DType != "bf16" && m.DType != "fp16":
+		return fmt.Errorf("model: dtype %q is not one of bf16, fp16", m.DType)
+	}
+	return nil
+}
+
+func (k *Kernel) validate() error {
+	g := k.Geometry
+	switch {
+	case familyOf(k.Family) == "":
+		return errors.New("no such family")
+	case k.Entry == "":
+		return errors.New("the entry's name is missing")
+	case len(k.Cubin) == 0 && len(k.PTX) == 0:
+		return errors.New("it has neither cubin nor PTX")
+	case (len(k.Cubin) > 0) != (k.CubinArch != ""):
+		return fmt.Errorf("a cubin of %d bytes for architecture %q", len(k.Cubin), k.CubinArch)
+	case g.Block < 1 || g.Block > 1024:
+		return fmt.Errorf("a block of %d threads", g.Block)
+	case g.Cluster < 1 || g.Cluster > 16:
+		return fmt.Errorf("a cluster of %d blocks", g.Cluster)
+	case g.DynamicShared < 0 || g.DynamicShared > 1<<20:
+		return fmt.Errorf("%d bytes of dynamic shared memory", g.DynamicShared)
+	}
+	for _, e := range append(g.Grid[:], g.Workspace...) {
+		if e.Times < 0 || e.Times > 1<<31 || e.Per < 1 || e.Per > 1<<31 || e.AtMost < 0 || len(e.Of) > 4 {
+			return fmt.Errorf("an impossible extent %+v", e)
+		}
+		for _, q := range e.Of {
+			if !quantities[q] {
+				return fmt.Errorf("geometry of an unknown quantity %q", q)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Bundle) validateWork(w *Work) error {
+	family := familyOf(w.Name)
+	if family == "" {
+		return errors.New("no such work")
+	}
+	check := func(what string, i int) error {
+		if i < 0 || i >= len(b.Kernels) {
+			return fmt.Errorf("%s is kernel %d of %d", what, i, len(b.Kernels))
+		}
+		if b.Kernels[i].Family != family {
+			return fmt.Errorf("%s is a kernel of %s", what, b.Kernels[i].Family)
+		}
+		return nil
+	}
+	if err := check("the default", w.Default); err != nil {
+		return err
+	}
+	if err := check("the portable form", w.Portable); err != nil {
+		return err
+	}
+	if len(b.Kernels[w.Portable].PTX) == 0 {
+		return errors.New("the portable form has no PTX")
+	}
+	seen := map[Workload]bool{}
+	for _, p := range w.Points {
+		if err := check(fmt.Sprintf("the choice for %v", p.Workload), p.Kernel); err != nil {
+			return err
+		}
+		if p.Workload.Context < 1 || p.Workload.Batch < 1 || seen[p.Workload] {
+			return fmt.Errorf("the workload %+v is impossible or stands there twice", p.Workload)
+		}
+		seen[p.Workload] = true
+	}
+	return nil
+}
+
+// familyOf is the kernel family of a work, or "".
+func familyOf(work string) string {
+	switch work {
+	case PageSummary, PageScore, PageSelect, PageAttend:
+		return work
+	case Dense:
+		return PageAttend
+	}
+	return ""
+}
