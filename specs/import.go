@@ -85,7 +85,7 @@ func (c *config) fault(format string, args ...any) {
 	c.faults = append(c.faults, fmt.Errorf(format, args...))
 }
 
-// number returns a positive number, or 0 if there is none.
+// number returns a number, or 0 if there is none; configs write 0 for "off".
 func (c *config) number(keys ...string) float64 {
 	v, key := c.find(keys...)
 	if v == nil {
@@ -93,7 +93,7 @@ func (c *config) number(keys ...string) float64 {
 	}
 	n, ok := v.(json.Number)
 	f, err := n.Float64()
-	if !ok || err != nil || f <= 0 {
+	if !ok || err != nil || f < 0 {
 		c.fault("%s is %s; want a positive number", key, clip(fmt.Sprint(v)))
 		return 0
 	}
@@ -136,6 +136,9 @@ func (c *config) refuse() {
 		return
 	}
 	window, longest := c.whole(key), c.whole("max_position_embeddings")
+	if window == 0 {
+		return
+	}
 	first, layers := c.whole("max_window_layers"), c.whole("num_hidden_layers")
 	if longest > 0 && window >= longest || layers > 0 && first >= layers {
 		return // never reached: Phi-3 and Qwen2 configs carry such figures
@@ -192,11 +195,11 @@ func (c *config) kvHeads(heads int) int {
 	if c.is("multi_query_attention") { // ChatGLM
 		return c.whole("multi_query_group_num")
 	}
+	if c.is("multi_query") && !c.is("new_decoder_architecture") { // Falcon, StarCoder
+		return 1
+	}
 	if n := c.whole("num_key_value_heads", "num_kv_heads", "n_kv_heads"); n > 0 {
 		return n
-	}
-	if c.is("multi_query") { // Falcon, StarCoder
-		return 1
 	}
 	c.notes = append(c.notes, "no num_key_value_heads: every query head has its own KV head")
 	return heads

@@ -1,7 +1,6 @@
 package specs
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -68,8 +67,10 @@ func TestImport(t *testing.T) {
 			[]string{"no num_key_value_heads: every query head has its own KV head",
 				"torch_dtype is float32: cache.dtype is bf16, for engines keep the cache in 16 bits",
 				"no max_position_embeddings: the workloads assume 131072 tokens"}},
-		{"falcon", "one KV head", `{"hidden_size": 4096, "num_attention_heads": 32, "multi_query": true, "max_position_embeddings": 131072, "torch_dtype": "bfloat16"}`,
+		{"falcon", "multi_query wins over a count that only the newer architecture uses", `{"hidden_size": 4096, "num_attention_heads": 32, "multi_query": true, "num_kv_heads": 32, "max_position_embeddings": 131072, "torch_dtype": "bfloat16"}`,
 			func(s *Spec) { s.Attention.KVHeads = 1; s.Workloads = []Workload{{32768, 1}, {131072, 1}, {131072, 8}} }, nil},
+		{"no-window", "zero switches it off", `{"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "sliding_window": 0}`,
+			func(s *Spec) { s.Workloads = []Workload{{32768, 1}, {131072, 1}, {131072, 8}} }, nil},
 		{"hybrid", "linear layers keep no keys", `{"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "layer_types": ["linear_attention", "linear_attention", "full_attention"]}`,
 			func(s *Spec) { s.Workloads = []Workload{{32768, 1}, {131072, 1}, {131072, 8}} }, []string{"the spec is of the 1 full-attention layers of 3"}},
 	}
@@ -103,6 +104,8 @@ func TestImportRefuses(t *testing.T) {
 		{"MLA", "DeepSeek V2 and V3", `{` + shape + `, "kv_lora_rank": 512}`, "kv_lora_rank: " + noMLA},
 		{"sliding window", "Mistral 7B v0.1", `{` + shape + `, "sliding_window": 4096}`, "sliding_window 4096: " + noSliding},
 		{"sliding window in use", "Qwen2 with some layers below max_window_layers", `{` + shape + `, "sliding_window": 4096, "use_sliding_window": true, "max_window_layers": 28, "num_hidden_layers": 32}`, "sliding_window 4096: " + noSliding},
+		{"sliding window in every layer", "max_window_layers 0 is a value", `{` + shape + `, "sliding_window": 4096, "use_sliding_window": true, "max_window_layers": 0, "num_hidden_layers": 32}`, "sliding_window 4096: " + noSliding},
+		{"negative", "", `{"num_attention_heads": -1, "head_dim": 128}`, "num_attention_heads is -1; want a positive number\nnum_attention_heads is missing: this is no config of a transformer that kvloom knows"},
 		{"sliding layers", "Gemma 3", `{` + shape + `, "sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"]}`,
 			"layer_types has 1 of 2 layers with sliding_attention: " + noSliding},
 		{"chunks", "Llama 4", `{` + shape + `, "attention_chunk_size": 8192}`, "attention_chunk_size 8192: attention in chunks is a window too; " + noSliding},
@@ -138,7 +141,7 @@ func TestNameFor(t *testing.T) {
 		"meta-llama/Llama-3.1-8B": "llama-3.1-8b", "a_b c": "a-b-c", "": "", ".hidden": "hidden", "x/": "", strings.Repeat("n", 99): strings.Repeat("n", 64), "größe": "gr--e",
 	} {
 		if got := NameFor(model); got != want {
-			t.Error(fmt.Sprintf("NameFor(%q) = %q, want %q", model, got, want))
+			t.Errorf("NameFor(%q) = %q, want %q", model, got, want)
 		}
 	}
 }
