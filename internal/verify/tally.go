@@ -20,9 +20,11 @@ func NewTally(c, metric string, bound float64) *Tally {
 	return &Tally{result: Result{Case: c, Metric: metric, Bound: bound}}
 }
 
-// Add records one value's error against its bound. A NaN error is a failure. where names the value; it is called on failure only.
+// Add records one value's error against its bound: its sign does not matter, and NaN is a failure. where names the value; it is
+// called on failure only.
 func (t *Tally) Add(err, bound float64, where func() string) {
 	t.result.Count++
+	err = math.Abs(err)
 	ratio := err / bound
 	if bound == 0 {
 		ratio = 0

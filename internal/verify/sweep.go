@@ -1,0 +1,111 @@
+package verify
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+// sweepBase is the point that every axis passes through: Llama's shape with two KV heads, and a budget that leaves pages out even of
+// short contexts.
+func sweepBase() *specs.Spec {
+	s := specs.New("sweep", 8, 2, 128)
+	s.Locks.BudgetTokens = 8 * s.Cache.PageSize
+	return s
+}
+
+// variant copies the base, applies changes and settles what depends on them.
+func variant(name string, change func(*specs.Spec)) *specs.Spec {
+	s := sweepBase()
+	change(s)
+	s.Name = name
+	s.Attention.SoftmaxScale = 1 / math.Sqrt(float64(s.Attention.HeadDim))
+	s.Locks.SummaryTokens = s.Cache.PageSize
+	s.Locks.BudgetTokens = 8 * s.Cache.PageSize
+	s.Locks.Rank = min(s.Locks.Rank, s.Cache.PageSize-1)
+	return s
+}
+
+// Axes are specs that leave the base along one axis at a time: ranks, pages, groups, head dims, bits, dtype, combine rules, softcap.
+func Axes() []*specs.Spec {
+	var out []*specs.Spec
+	add := func(axis string, value any, change func(*specs.Spec)) {
+		out = append(out, variant(fmt.Sprintf("%s-%v", axis, value), change))
+	}
+	for _, rank := range []int{1, 2, 4, 8, 16} {
+		add("page32-rank", rank, func(s *specs.Spec) { s.Cache.PageSize, s.Locks.Rank = 32, rank })
+	}
+	for _, page := range []int{4, 8, 32, 64, 128} {
+		add("page", page, func(s *specs.Spec) { s.Cache.PageSize = page })
+	}
+	for _, group := range []int{1, 5, 6, 7, 12, 16, 24, 64} {
+		add("group", group, func(s *specs.Spec) { s.Attention.QueryHeads = group * s.Attention.KVHeads })
+	}
+	for _, dim := range []int{64, 80, 96, 112, 192, 256} {
+		add("dim", dim, func(s *specs.Spec) { s.Attention.HeadDim = dim })
+	}
+	for _, bits := range []int{2, 8, 16} {
+		add("bits", bits, func(s *specs.Spec) { s.Locks.BasisBits = bits })
+	}
+	add("dtype", "fp16", func(s *specs.Spec) { s.Cache.DType = "fp16" })
+	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
+		add("combine", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.Locks.Combine = rule })
+	}
+	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
+	return out
+}
+
+// RandomSpecs are n seeded random legal combinations of everything that kernels are built for.
+func RandomSpecs(n int, seed uint64) []*specs.Spec {
+	r := rand.New(rand.NewPCG(seed, 0x7377656570)) // "sweep"
+	pick := func(values ...int) int { return values[r.IntN(len(values))] }
+	var out []*specs.Spec
+	for len(out) < n {
+		s := variant(fmt.Sprintf("random-%d-%d", seed, len(out)), func(s *specs.Spec) {
+			s.Attention.KVHeads = pick(1, 2, 3, 4)
+			s.Attention.QueryHeads = (1 + r.IntN(64)) * s.Attention.KVHeads
+			if r.IntN(2) == 0 { // the groups that models have come up more often
+				s.Attention.QueryHeads = pick(1, 2, 3, 4, 5, 7, 8, 16) * s.Attention.KVHeads
+			}
+			s.Attention.HeadDim = pick(64, 80, 96, 112, 128, 192, 256)
+			s.Attention.LogitSoftcap = float64(pick(0, 0, 0, 20, 50))
+			s.Cache.PageSize = pick(4, 8, 16, 32, 64, 128)
+			s.Cache.DType = []string{"bf16", "fp16"}[r.IntN(2)]
+			s.Locks.Rank = 1 + r.IntN(16)
+			s.Locks.BasisBits = pick(2, 4, 8, 16)
+			s.Locks.Combine = []string{"share_average", "group_max", "group_mass", "peak_normalised", "per_head"}[r.IntN(5)]
+			s.Locks.AlwaysKeep = specs.Keep{SinkPages: r.IntN(3), RecentPages: r.IntN(3)}
+		})
+		if specs.Validate(s) == nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ParseSweep reads "axes", "random:N" or "random:N:SEED".
+func ParseSweep(text string) ([]*specs.Spec, error) {
+	usage := fmt.Errorf("sweep %q; use axes, random:N or random:N:SEED with N from 1 to 100000", text)
+	if text == "axes" {
+		return Axes(), nil
+	}
+	parts := strings.Split(text, ":")
+	if parts[0] != "random" || len(parts) < 2 || len(parts) > 3 {
+		return nil, usage
+	}
+	n, err := strconv.Atoi(parts[1])
+	if err != nil || n < 1 || n > 100_000 {
+		return nil, usage
+	}
+	seed := uint64(1)
+	if len(parts) == 3 {
+		if seed, err = strconv.ParseUint(parts[2], 10, 64); err != nil {
+			return nil, usage
+		}
+	}
+	return RandomSpecs(n, seed), nil
+}
