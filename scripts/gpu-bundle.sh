@@ -1,0 +1,19 @@
+#!/bin/sh
+# Fills .gpu/ for a GPU machine that has CUDA 13.0 and this checkout, but no Go: the tool, the test binaries of the packages whose
+# tests can use a GPU (those that import internal/gputest), and gpu.sh. Stripped: the folder travels.
+set -eu
+cd "$(dirname "$0")/.."
+rm -rf .gpu
+mkdir -p .gpu/tests
+cp scripts/gpu.sh .gpu/gpu.sh
+flags='-s -w -extldflags=-Wl,-z,lazy'
+go build -trimpath -ldflags "$flags" -o .gpu/kvloom ./cmd/kvloom
+format='{{$dir := .Dir}}{{range .TestImports}}{{if eq . "github.com/kvloom/kvloom/internal/gputest"}}{{$dir}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/kvloom/kvloom/internal/gputest"}}{{$dir}}{{"\n"}}{{end}}{{end}}'
+go list -f "$format" ./... | sed '/^$/d' | sort -u | while read -r dir; do
+  package=${dir#"$PWD"/}
+  go test -c -trimpath -ldflags "$flags" -o ".gpu/tests/$(echo "$package" | tr / +)" "./$package"
+done
+if [ -d examples/decode ]; then
+  go build -trimpath -ldflags "$flags" -o .gpu/decode ./examples/decode
+fi
+du -sh .gpu
