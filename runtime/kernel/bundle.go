@@ -28,6 +28,8 @@ type Model struct {
 	HeadDim      int     `json:"head_dim"`
 	PageSize     int     `json:"page_size"` // tokens
 	DType        string  `json:"dtype"`     // bf16, fp16
+	Rank         int     `json:"rank"`
+	BasisBits    int     `json:"basis_bits"`
 	RecordBytes  int     `json:"record_bytes"`
 	Combine      string  `json:"combine"`
 	Slots        int     `json:"slots"` // k of the paper: pages a list

@@ -20,8 +20,10 @@ import (
 //	12  zero      uint32
 //	16  file size uint64
 //	24  header    uint64, bytes of JSON
-//	32  sha256 of bytes 0-31 and of everything from 64 on
+//	32  sha256 of bytes 0-31 and of the header
 //	64  header, then the blobs one after another
+//
+// The header holds the sha256 of each blob, so the checksum covers the whole file and opening hashes each byte once.
 const (
 	magic      = "kvloom\r\n" // a transfer in text mode breaks it, as it would the rest
 	formatNow  = 1
@@ -106,19 +108,20 @@ func decode(data []byte) (*Bundle, error) {
 		return nil, fmt.Errorf("the file has %d of %d bytes: it is truncated", len(data), size)
 	case uint64(len(data)) > size:
 		return nil, fmt.Errorf("the file has %d bytes, its header says %d", len(data), size)
-	case checksum(data) != [32]byte(data[32:64]):
-		return nil, errors.New("the checksum does not match: the file was altered")
 	case headerSize > min(maxHeader, size-prefixSize):
-		return nil, fmt.Errorf("the header's size of %d bytes is impossible", headerSize)
+		return nil, fmt.Errorf("the header's size of %d bytes is impossible: the file was altered", headerSize)
 	}
-	body := data[prefixSize:]
-	return parse(body[:headerSize], body[headerSize:])
+	text, blobs := data[prefixSize:prefixSize+headerSize], data[prefixSize+headerSize:]
+	if checksum(data[:32], text) != [32]byte(data[32:64]) {
+		return nil, errors.New("the checksum does not match: the file was altered")
+	}
+	return parse(text, blobs)
 }
 
-func checksum(data []byte) [32]byte {
+func checksum(prefix, text []byte) [32]byte {
 	h := sha256.New()
-	h.Write(data[:32])
-	h.Write(data[prefixSize:])
+	h.Write(prefix)
+	h.Write(text)
 	return [32]byte(h.Sum(nil))
 }
 
@@ -140,7 +143,7 @@ func parse(text, blobs []byte) (*Bundle, error) {
 		}
 		parts[i], blobs = blobs[:b.Bytes:b.Bytes], blobs[b.Bytes:]
 		if sum := sha256.Sum256(parts[i]); hex.EncodeToString(sum[:]) != b.SHA256 {
-			return nil, fmt.Errorf("code %d has another checksum than the header says", i)
+			return nil, fmt.Errorf("code %d has another checksum than the header says: the file was altered", i)
 		}
 	}
 	if len(blobs) > 0 {
@@ -203,10 +206,9 @@ func (b *Bundle) Encode() ([]byte, error) {
 	binary.LittleEndian.PutUint32(data[8:], formatNow)
 	binary.LittleEndian.PutUint64(data[16:], uint64(cap(data)))
 	binary.LittleEndian.PutUint64(data[24:], uint64(len(text)))
-	data = append(append(data, text...), blobs...)
-	sum := checksum(data)
+	sum := checksum(data[:32], text)
 	copy(data[32:], sum[:])
-	return data, nil
+	return append(append(data, text...), blobs...), nil
 }
 
 // Write puts the bundle into a file, whole or not at all.
