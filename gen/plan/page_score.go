@@ -11,32 +11,38 @@ import (
 const scoreTile = 16
 
 // scoreParams is one choice of the tuner. Stages 0 reads records straight into registers; otherwise each warp has a ring of so
-// many tiles in shared memory, which needs bulk copies.
+// many tiles in shared memory, filled by bulk copies (sm_90) or by 16-byte copies of all lanes.
 type scoreParams struct {
 	form                  Form
 	warps, blocks, stages int // warps a block, blocks an SM
+	bulk                  bool
 }
 
-// scoreChoices, the default first.
+// scoreChoices, the default of each form first.
 var scoreChoices = []scoreParams{
-	{Hopper, 8, 1, 2},
-	{Hopper, 8, 1, 3},
-	{Hopper, 12, 1, 2},
-	{Hopper, 4, 2, 2},
-	{Hopper, 4, 2, 3},
-	{Hopper, 4, 3, 2},
-	{Hopper, 4, 1, 2},
-	{Hopper, 2, 4, 2},
-	{Hopper, 16, 1, 1},
-	{Hopper, 4, 3, 0},
-	{Hopper, 4, 4, 0},
-	{Hopper, 8, 2, 0},
-	{Hopper, 8, 1, 0},
-	{Portable, 4, 3, 0},
-	{Portable, 4, 4, 0},
-	{Portable, 4, 2, 0},
-	{Portable, 8, 2, 0},
-	{Portable, 8, 1, 0},
+	{Hopper, 4, 3, 0, false},
+	{Hopper, 4, 2, 2, false},
+	{Hopper, 8, 1, 2, false},
+	{Hopper, 4, 3, 2, false},
+	{Hopper, 4, 2, 3, false},
+	{Hopper, 4, 3, 1, false},
+	{Hopper, 8, 1, 3, false},
+	{Hopper, 8, 1, 2, true},
+	{Hopper, 4, 2, 2, true},
+	{Hopper, 4, 2, 3, true},
+	{Hopper, 4, 3, 2, true},
+	{Hopper, 4, 1, 2, false},
+	{Hopper, 2, 1, 2, false},
+	{Hopper, 4, 4, 0, false},
+	{Hopper, 8, 2, 0, false},
+	{Hopper, 4, 2, 0, false},
+	{Portable, 4, 3, 0, false},
+	{Portable, 4, 4, 0, false},
+	{Portable, 4, 2, 0, false},
+	{Portable, 8, 2, 0, false},
+	{Portable, 4, 2, 2, false},
+	{Portable, 4, 1, 2, false},
+	{Portable, 4, 3, 1, false},
 }
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
@@ -71,7 +77,7 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 		Family: PageScore, Form: choice.form, Arch: t.Arch,
 		Key: fmt.Sprintf("d%d p%d r%d b%d g%d %s softcap=%t record", a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits,
 			a.Group(), s.Cache.DType, a.LogitSoftcap > 0),
-		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}},
+		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}, {"bulk", boolParam(choice.bulk)}},
 		Constants: []Constant{
 			{"T", "kvloom::" + s.Cache.DType},
 			{"HEAD_DIM", fmt.Sprint(a.HeadDim)},
@@ -94,11 +100,21 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 		c.Arch = PortableArch
 	}
 	if choice.stages > 0 {
-		c.Header, c.Kernel = "kernels/page_score_ring.cuh", "kvloom::page_score_ring"
+		c.Header, c.Kernel = "kernels/page_score_ring.cuh", "kvloom::page_score_lane_ring"
+		if choice.bulk {
+			c.Kernel = "kvloom::page_score_ring"
+		}
 		c.Constants = append(c.Constants, Constant{"STAGES", fmt.Sprint(choice.stages)})
 		c.Geometry.DynamicShared = choice.warps * choice.stages * ringTileBytes(s)
 	}
 	return c
+}
+
+func boolParam(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // ringTileBytes is RingTile::kBytes of page_score_ring.cuh: a tile's records, spaced so that their rows fall into different banks.
@@ -113,7 +129,7 @@ func ringTileBytes(s *specs.Spec) int {
 
 // scoreRefusal says why a choice cannot run.
 func scoreRefusal(t Target, choice scoreParams, dynamic int) string {
-	static := 12 * choice.warps * choice.stages // barriers and masks
+	static := (48 + 8) * choice.warps * choice.stages // entries and barriers
 	if dynamic+static > t.SharedPerBlock {
 		return fmt.Sprintf("rings of %d warps x %d stages need %d B of shared memory a block, %s has %d B",
 			choice.warps, choice.stages, dynamic+static, t.Arch, t.SharedPerBlock)

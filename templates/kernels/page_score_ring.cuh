@@ -1,7 +1,9 @@
-// page_score, Hopper form: each warp keeps a ring of tiles in shared memory, filled by one bulk copy a record.
+// page_score through shared memory: each warp keeps a ring of tiles, filled by one bulk copy a record (sm_90) or by 16-byte copies
+// of all lanes (sm_80). The two differ in issue slots and in what they ask of the GPU, not in results.
 #pragma once
 
 #include "kernels/page_score_direct.cuh"
+#include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/bulk_copy.cuh"
 
 namespace kvloom {
@@ -16,90 +18,165 @@ struct RingTile {
   static constexpr int kBytes = kScoreTile * kDistance;
 };
 
+// What a warp knows of a tile in its ring: the task, and which of its pages have a record.
+struct __align__(16) RingEntry {
+  TileTask task;
+  uint32_t mapped;
+  int32_t reserved[2];
+};
+
+// Fills a stage by bulk copies, one a record, completed on the stage's mbarrier (sm_90).
+template <class S, int STAGES>
+struct BulkFill {
+  using Tile = RingTile<S>;
+  uint64_t* full;
+  uint64_t policy;
+  uint32_t parity = 0;
+
+  // `full` are this warp's barriers. All lanes call together.
+  __device__ __forceinline__ explicit BulkFill(uint64_t* bars) : full(bars), policy(evict_first_policy()) {
+    const int lane = threadIdx.x % 32;
+    if (lane < STAGES) mbarrier_init(full + lane, 1);
+    mbarrier_init_fence();
+    __syncwarp();
+  }
+  // `block` is the block id of page lane % 16, `head` the kv head's first record.
+  __device__ __forceinline__ void start(uint8_t* to, int stage, const uint8_t* head, int64_t block_stride, int block, uint32_t mapped) {
+    const uint8_t* from = head + block * block_stride;
+    const uint8_t* record[kScoreTile];
+#pragma unroll
+    for (int i = 0; i < kScoreTile; i++)
+      record[i] = reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(from), i));
+    if (elect_lane()) {
+      mbarrier_expect(full + stage, __popc(mapped) * S::Rec::kBytes);
+#pragma unroll
+      for (int i = 0; i < kScoreTile; i++)
+        if (mapped >> i & 1) bulk_copy(to + i * Tile::kDistance, record[i], S::Rec::kBytes, full + stage, policy);
+    }
+  }
+  __device__ __forceinline__ void skip() {}
+  __device__ __forceinline__ void wait(int stage) { mbarrier_wait(full + stage, parity); }
+  __device__ __forceinline__ void wrap() { parity ^= 1; }
+};
+
+// Fills a stage by 16-byte copies of all lanes (sm_80).
+template <class S, int STAGES>
+struct LaneFill {
+  using Tile = RingTile<S>;
+  __device__ __forceinline__ explicit LaneFill(uint64_t*) {}
+  __device__ __forceinline__ void start(uint8_t* to, int, const uint8_t* head, int64_t block_stride, int block, uint32_t mapped) {
+    constexpr int kPieces = S::Rec::kBytes / 16;
+    const int lane = threadIdx.x % 32;
+    const uint32_t shared = shared_address(to) + lane * 16;
+    const uint8_t* from = head + block * block_stride;
+#pragma unroll
+    for (int i = 0; i < kScoreTile; i++) {
+      const uint8_t* record =
+          reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(from), i)) + lane * 16;
+      if (mapped >> i & 1) {
+#pragma unroll
+        for (int piece = 0; piece < kPieces; piece += 32)
+          if (piece + lane < kPieces)
+            ptx::copy16_or_zero(shared + i * Tile::kDistance + piece * 16, record + piece * 16, true);
+      }
+    }
+    ptx::commit_copies();
+  }
+  // Every turn closes one group, so that the groups outstanding count the stages.
+  __device__ __forceinline__ void skip() { ptx::commit_copies(); }
+  __device__ __forceinline__ void wait(int) {
+    ptx::wait_copies<STAGES - 1>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void wrap() {}
+};
+
 // Grid: x blocks of WARPS warps, any number. Dynamic shared memory: WARPS * STAGES * RingTile::kBytes.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
-__device__ __forceinline__ void page_score_ring(const PageScoreArgs& args) {
+template <template <class, int> class Fill, typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP,
+          int WARPS, int STAGES>
+__device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& args) {
   using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>;
   using Tile = RingTile<S>;
-  constexpr uint32_t kRecord = S::Rec::kBytes;
   extern __shared__ __align__(128) uint8_t ring_memory[];
+  __shared__ __align__(16) RingEntry entries[WARPS][STAGES];
   __shared__ __align__(8) uint64_t bars[WARPS][STAGES];
-  __shared__ uint32_t masks[WARPS][STAGES];  // which pages of the tile have a record
 
   const int lane = threadIdx.x % 32, g = lane / 4;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
   if (share.idle()) return;
   uint8_t* ring = ring_memory + warp * (STAGES * Tile::kBytes);
-  uint64_t* full = bars[warp];
-  uint32_t* mask = masks[warp];
-  if (lane < STAGES) mbarrier_init(full + lane, 1);
-  mbarrier_init_fence();
-  __syncwarp();
-  const uint64_t policy = evict_first_policy();
+  RingEntry* entry = entries[warp];
+  Fill<S, STAGES> fill(bars[warp]);
 
-  using Tasks = TileTasks<PAGE, kScoreTile>;
-  Tasks tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
-  Tasks ahead = tasks;  // the same list, STAGES tiles earlier; it has the block ids of its next tile in registers
-  TileTask fetch;
-  int block = -1;
-  bool fetching = ahead.next(fetch);
-  if (fetching) block = tile_block(args, fetch);
+  TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
+  TileTask ahead;  // the next task to fetch; its block ids are on their way
+  int block = -1, filled = 0;
+  bool more = tasks.next(ahead);
+  if (more) block = tile_block(args, ahead);
   // Starts the copies of the next tile into a stage that nobody reads, and asks for the block ids of the one after.
   auto issue = [&](int stage) {
-    const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;
-    const uint8_t* head = args.summaries + (fetch.unit / S::kPasses) * args.summary_head_stride;
-    int ids[kScoreTile];
-#pragma unroll
-    for (int i = 0; i < kScoreTile; i++) ids[i] = __shfl_sync(0xffffffffu, block, i);
-    if (elect_lane()) {
-      mask[stage] = mapped;
-      mbarrier_expect(full + stage, __popc(mapped) * kRecord);
-#pragma unroll
-      for (int i = 0; i < kScoreTile; i++)
-        if (ids[i] >= 0)
-          bulk_copy(ring + stage * Tile::kBytes + i * Tile::kDistance, head + ids[i] * args.summary_block_stride, kRecord,
-                    full + stage, policy);
+    if (more) {
+      const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;
+      if (lane == 0) entry[stage] = RingEntry{ahead, mapped, {0, 0}};
+      fill.start(ring + stage * Tile::kBytes, stage, args.summaries + (ahead.unit / S::kPasses) * args.summary_head_stride,
+                 args.summary_block_stride, block, mapped);
+      __syncwarp();
+      filled++;
+      more = tasks.next(ahead);
+      if (more) block = tile_block(args, ahead);
+    } else {
+      fill.skip();
     }
-    __syncwarp();
-    fetching = ahead.next(fetch);
-    block = fetching ? tile_block(args, fetch) : -1;
   };
 #pragma unroll 1
-  for (int stage = 0; stage < STAGES && fetching; stage++) issue(stage);
+  for (int stage = 0; stage < STAGES; stage++) issue(stage);
 
   ScoreQuery<S> query;
   int loaded_request = -1, loaded_unit = -1, stage = 0;
-  uint32_t parity = 0;
-  TileTask t;
-  while (tasks.next(t)) {
+#pragma unroll 1
+  for (int done = 0; done < filled; done++) {
+    const RingEntry now = entry[stage];
+    const TileTask& t = now.task;
     const int kv_head = t.unit / S::kPasses, pass = t.unit % S::kPasses, first = t.tile * kScoreTile;
     if (first < t.pages && (t.request != loaded_request || t.unit != loaded_unit)) {
       load_query<S>(args, t.request, kv_head, pass, query);
       loaded_request = t.request, loaded_unit = t.unit;
     }
-    mbarrier_wait(full + stage, parity);
-    const uint32_t mapped = mask[stage];
+    fill.wait(stage);
     const int live = t.pages - first < kScoreTile ? t.pages - first : kScoreTile;
     if (first >= t.pages) {
       score_tail<S>(args, t.request, kv_head, pass, t.pages, t.tail);
-    } else if (mapped != 0) {
-      const int any = __ffs(mapped) - 1;
+    } else if (now.mapped != 0) {
+      const int any = __ffs(now.mapped) - 1;
       SharedBytes page[2];
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const int n = g + 8 * i;
-        page[i].base = ring + stage * Tile::kBytes + (mapped >> n & 1 ? n : any) * Tile::kDistance;
+        page[i].base = ring + stage * Tile::kBytes + (now.mapped >> n & 1 ? n : any) * Tile::kDistance;
       }
-      score_tile<S>(args, page, query, t.request, kv_head, pass, first, live, mapped);
+      score_tile<S>(args, page, query, t.request, kv_head, pass, first, live, now.mapped);
     } else {
       fill_tile<S>(args, t.request, kv_head, pass, first, live);
     }
     __syncwarp();
-    if (fetching) issue(stage);
-    if (++stage == STAGES) stage = 0, parity ^= 1;
+    issue(stage);
+    if (++stage == STAGES) {
+      stage = 0;
+      fill.wrap();
+    }
   }
+}
+
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
+__device__ __forceinline__ void page_score_ring(const PageScoreArgs& args) {
+  page_score_through_ring<BulkFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES>(args);
+}
+
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
+__device__ __forceinline__ void page_score_lane_ring(const PageScoreArgs& args) {
+  page_score_through_ring<LaneFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES>(args);
 }
 
 }  // namespace kvloom

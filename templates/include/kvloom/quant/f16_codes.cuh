@@ -15,7 +15,12 @@ __device__ __forceinline__ __half2 f16x2(uint32_t bits) { return *reinterpret_ca
 __device__ __forceinline__ __half2 f16x2_both(float x) { return __float2half2_rn(x); }
 
 // (w & mask) | 0x64006400: two f16 of 1024 + field, the fields below bit 10 of each half.
-__device__ __forceinline__ __half2 f16x2_masked(uint32_t w, uint32_t mask) { return f16x2((w & mask) | 0x64006400u); }
+// Spelt out, because the compiler makes two instructions of the expression: each can hold one of the two constants.
+__device__ __forceinline__ __half2 f16x2_masked(uint32_t w, uint32_t mask) {
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(w), "r"(mask), "r"(0x64006400u));
+  return f16x2(bits);
+}
 
 // Bytes 0, 1 (HIGH: 2, 3) of w, each biased by 128, as two f16 with the bias taken off.
 template <bool HIGH>
