@@ -19,7 +19,8 @@ import (
 // verbs is every verb of kvloom. A verb is a struct in its own file with kong tags and a method Run(*Context) error; to add one,
 // add one field here, in the order of the pipeline.
 type verbs struct {
-	Spec SpecCmd `cmd:"" help:"Check, show, import and list model specs."`
+	Spec   SpecCmd   `cmd:"" help:"Check, show, import and list model specs."`
+	Doctor DoctorCmd `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`
 }
 
 // root is what kong parses: the verbs and the flags that all of them have.

@@ -2,6 +2,7 @@ package nvrtc
 
 import (
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -51,6 +52,8 @@ func (l *library) symbols() []symbol {
 // load opens the builtins library and then NVRTC. The order matters: NVRTC opens its builtins by bare name at the first compile,
 // which succeeds only when they are loaded already or lie on the loader's path. builtins may be empty where they are.
 func load(nvrtc, builtins string) (*library, error) {
+	runtime.LockOSThread() // dlerror's text belongs to the thread that failed
+	defer runtime.UnlockOSThread()
 	if builtins != "" {
 		if _, err := purego.Dlopen(builtins, purego.RTLD_NOW|purego.RTLD_GLOBAL); err != nil {
 			return nil, fmt.Errorf("load NVRTC's builtins %s: %w", builtins, err)
