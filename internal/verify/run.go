@@ -114,37 +114,53 @@ func choose(fp plan.FamilyPlan, o Options, info device.Info) ([]plan.Candidate, 
 	return nil, fmt.Errorf("candidates %q; use default, forms or all", o.Candidates)
 }
 
-// Run checks the candidates of every family of a spec. A kernel that is wrong is a Result, not an error; an error means that the run
-// itself could not go on, and comes with what was found until then.
-func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) {
-	info := e.Dev.Info()
-	r := Report{Spec: s.Name, Device: info, Seed: o.Seed}
-	target, err := TargetOf(info)
-	if err != nil {
-		return r, err
+// Planned is what a run over a spec on a device will check.
+type Planned struct {
+	Target     plan.Target
+	Candidates []plan.Candidate
+	Refused    []Result      // families with no candidate that the device can run
+	Unchecked  []plan.Family // families without a checker
+}
+
+// Plan lists the candidates that Run will check, so that they can be compiled ahead.
+func Plan(info device.Info, s *specs.Spec, o Options) (Planned, error) {
+	var p Planned
+	var err error
+	if p.Target, err = TargetOf(info); err != nil {
+		return p, err
 	}
-	r.Target = target.Arch
-	var todo []plan.Candidate
-	for _, fp := range plan.New(s, target).Families {
+	for _, fp := range plan.New(s, p.Target).Families {
 		if len(o.Families) > 0 && !slices.Contains(o.Families, fp.Family) {
 			continue
 		}
 		candidates, err := choose(fp, o, info)
 		if err != nil {
-			return r, err
+			return p, err
 		}
 		switch {
-		case len(candidates) == 0:
-			r.Results = append(r.Results, noCandidate(fp))
 		case checkers[fp.Family] == nil:
-			r.Unchecked = append(r.Unchecked, fp.Family)
+			p.Unchecked = append(p.Unchecked, fp.Family)
+		case len(candidates) == 0:
+			p.Refused = append(p.Refused, noCandidate(fp))
 		default:
-			todo = append(todo, candidates...)
+			p.Candidates = append(p.Candidates, candidates...)
 		}
 	}
-	for i, c := range todo {
+	return p, nil
+}
+
+// Run checks the candidates of every family of a spec. A kernel that is wrong is a Result, not an error; an error means that the run
+// itself could not go on, and comes with what was found until then.
+func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) {
+	r := Report{Spec: s.Name, Device: e.Dev.Info(), Seed: o.Seed}
+	p, err := Plan(r.Device, s, o)
+	if err != nil {
+		return r, err
+	}
+	r.Target, r.Results, r.Unchecked = p.Target.Arch, p.Refused, p.Unchecked
+	for i, c := range p.Candidates {
 		if o.Progress != nil {
-			o.Progress(i, len(todo), c.ID())
+			o.Progress(i, len(p.Candidates), c.ID())
 		}
 		results, err := Check(ctx, e, s, c, o)
 		r.Results = append(r.Results, results...)
@@ -156,7 +172,7 @@ func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) 
 		}
 	}
 	if o.Progress != nil {
-		o.Progress(len(todo), len(todo), "")
+		o.Progress(len(p.Candidates), len(p.Candidates), "")
 	}
 	if len(r.Results) == 0 {
 		return r, fmt.Errorf("verify %s: no family was checked", s.Name)
