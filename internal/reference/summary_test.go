@@ -202,3 +202,23 @@ func TestRecordByHand(t *testing.T) {
 		t.Error("padding that is not zero was accepted")
 	}
 }
+
+func TestRememberedVectorsAreTheSame(t *testing.T) {
+	r := rand.New(rand.NewPCG(25, 26))
+	shape := Shape{64, 32, 4, 16}
+	keys := normal(r, 32*64)
+	first := Summarise(keys, shape)
+	first.V[0], first.Sigma[0] = 99, 99 // what a caller does to his copy must not reach the memo
+	again := Summarise(keys, shape)
+	v, sigma := computeTopSingular(again.D, 32, 64, 4)
+	if diff := cmp.Diff(v, again.V); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(sigma, again.Sigma); diff != "" {
+		t.Error(diff)
+	}
+	keys[5] += 1e-9
+	if other := Summarise(keys, shape); cmp.Equal(other.V, again.V) {
+		t.Error("another page got the remembered vectors")
+	}
+}

@@ -2,6 +2,7 @@ package reference
 
 import (
 	"math"
+	"slices"
 	"sort"
 )
 
@@ -73,6 +74,19 @@ func rotateRows(p, q []float64, c, s float64) {
 // topSingular returns the top rank right singular vectors of d [rows, cols] as rows of v [rank, cols] and the singular values.
 // Directions that carry nothing but rounding are zero rows: a page of rank 2 has two singular vectors, not four.
 func topSingular(d []float64, rows, cols, rank int) (v, sigma []float64) {
+	if rows < 32 {
+		return computeTopSingular(d, rows, cols, rank)
+	}
+	key := singularKey(d, rows, cols, rank)
+	if hit, ok := singular.get(key); ok {
+		return slices.Clone(hit.v), slices.Clone(hit.sigma)
+	}
+	v, sigma = computeTopSingular(d, rows, cols, rank)
+	singular.put(key, singularVectors{slices.Clone(v), slices.Clone(sigma)})
+	return v, sigma
+}
+
+func computeTopSingular(d []float64, rows, cols, rank int) (v, sigma []float64) {
 	v, sigma = make([]float64, rank*cols), make([]float64, rank)
 	gram := make([]float64, rows*rows)
 	for i := range rows {
