@@ -23,6 +23,21 @@ __device__ __forceinline__ int tile_block(const PageScoreArgs& args, const TileT
   return n < t.pages ? __ldg(args.cache.block_table + t.request * args.cache.table_stride + n) : -1;
 }
 
+// Asks L2 for what a single request's first tile needs, so that the length, the table and the query come at the same time: without
+// it each waits for the one before. Entries of the table are within its columns, live or not.
+template <class S>
+__device__ __forceinline__ void prefetch_first(const PageScoreArgs& args, uint32_t first, uint32_t units) {
+  if (args.cache.batch != 1) return;
+  const int lane = threadIdx.x % 32, unit = first % units, kv_head = unit / S::kPasses, pass = unit % S::kPasses;
+  const int page = static_cast<int>(first / units) * kScoreTile;
+  if (lane == 31 && page < args.cache.max_pages) prefetch_l2(args.cache.block_table + page);
+  constexpr int kRowLines = (S::kHeadDim * 2 + 127) / 128, kRows = S::kGroup < S::kUnitHeads ? S::kGroup : S::kUnitHeads;
+  const int head = pass * S::kUnitHeads + lane / kRowLines;
+  if (lane < kRows * kRowLines && lane < 31 && head < S::kGroup)
+    prefetch_l2(static_cast<const typename S::Element*>(args.q) + (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.q_head_stride +
+                lane % kRowLines * 64);
+}
+
 // Grid: x blocks of WARPS warps, any number. No shared memory.
 template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS>
 __device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
@@ -31,6 +46,7 @@ __device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
   if (share.idle()) return;
+  prefetch_first<S>(args, share.first, units);
   TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
   TileTask now, then;
   bool more = tasks.next(now);

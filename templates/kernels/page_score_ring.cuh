@@ -106,6 +106,7 @@ __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& arg
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
   if (share.idle()) return;
+  prefetch_first<S>(args, share.first, units);
   uint8_t* ring = ring_memory + warp * (STAGES * Tile::kBytes);
   RingEntry* entry = entries[warp];
   Fill<S, STAGES> fill(bars[warp]);

@@ -67,4 +67,7 @@ __device__ __forceinline__ void load_words(const Bytes& bytes, int at, uint32_t 
   for (int i = kBy8; i < WORDS; i++) w[i] = bytes.load4(at + 4 * i);
 }
 
+// Asks for the line of L2 that holds an address, without waiting. The address must be readable.
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 }  // namespace kvloom
