@@ -80,7 +80,7 @@ func Cases(s *specs.Spec, o Options) []Case {
 	}
 	cases = append(cases,
 		Case{Name: "crosses 1024 tokens", Reason: "a split count of another length is stale (G2)", KVHeads: 1, Lens: []int{1023},
-			Replays: [][]int{{1024}, {1025}, {1024 + 3*p}}, Layout: TokenMajor, Data: Random, Long: p <= 8},
+			Replays: [][]int{{1024}, {1025}, {1024 + 3*p}}, Layout: TokenMajor, Data: Random},
 		Case{Name: "32K tokens", Reason: "every template at long lengths (S2)", KVHeads: 1, Lens: []int{32768 - p/2}, Layout: TokenMajor, Data: Random, Long: true, Alone: true},
 		Case{Name: "128K beside 4K", Reason: "long and short rows in one batch (T5)", KVHeads: 1, Lens: []int{131072, 4096, 8191}, Layout: HeadMajor, Data: Random, Long: true, Alone: true},
 	)

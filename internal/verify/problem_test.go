@@ -103,6 +103,19 @@ func TestLayoutsDoNotOverlap(t *testing.T) {
 	}
 }
 
+func TestQuickCasesExist(t *testing.T) {
+	found := map[string]bool{}
+	for _, c := range Cases(smallSpec(), Options{Workloads: "quick"}) {
+		found[c.Name] = true
+	}
+	for _, c := range ScoreCases(Options{Workloads: "quick"}) {
+		found[c.Name] = true
+	}
+	if diff := cmp.Diff(quick, found); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestFarApartPasses32Bits(t *testing.T) {
 	for _, heads := range []int{1, 8} {
 		s := specs.New("far", heads, heads, 128)

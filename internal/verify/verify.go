@@ -48,7 +48,8 @@ func (e *Env) Close() error { return e.arena.Free() }
 // Options choose what is checked.
 type Options struct {
 	Seed uint64
-	// Workloads is "small" for the cases that every machine can run (the simulator too), "full" for long contexts as well.
+	// Workloads is "small" for the cases that every machine can run (the simulator too), "full" for long contexts as well, "quick"
+	// for the few that a tuner runs before it times a candidate.
 	Workloads string
 	// Candidates is "default" (the first one), "forms" (the first of each form) or "all".
 	Candidates string
@@ -64,7 +65,19 @@ type Options struct {
 func (o Options) Full() bool { return o.Workloads == "full" }
 
 // Wants reports whether a case is to be run.
-func (o Options) Wants(name string) bool { return o.Only == "" || o.Only == name }
+func (o Options) Wants(name string) bool {
+	if o.Only != "" {
+		return o.Only == name
+	}
+	return o.Workloads != "quick" || quick[name]
+}
+
+// quick are the cases of the quick workloads: all heads and an odd number of pages, ragged batches with a half-full page, wide
+// values, a replay at other lengths.
+var quick = map[string]bool{
+	"33 pages": true, "mixed lengths": true, "wide logits": true, "replayed at other lengths": true, // Cases
+	"random": true, "spec slots": true, "underflow": true, "all equal": true, // ScoreCases
+}
 
 // Result is one line of the table: one quantity of one candidate in one case. The zero Failure and Skipped mean it passed.
 type Result struct {
