@@ -1,0 +1,142 @@
+package bind
+
+import (
+	"github.com/dave/jennifer/jen"
+
+	"github.com/kvloom/kvloom/gen/plan"
+)
+
+// family is what is written for one kernel family.
+type family struct {
+	stem     plan.Family
+	function string // PageScore
+	doc      string // of the launch function, after its name
+	args     string // of the constructor, after its name
+	params   []jen.Code
+	fill     func(p pkg) jen.Dict
+	newPages bool // the launch function takes newPages
+}
+
+// ptrs declares device pointers as parameters.
+func ptrs(names ...string) jen.Code {
+	ids := make([]jen.Code, len(names))
+	for i, n := range names {
+		ids[i] = jen.Id(n)
+	}
+	return jen.List(ids...).Qual(devicePath, "Ptr")
+}
+
+func cacheParam() jen.Code { return jen.Id("cache").Qual(kernelPath, "KVCache") }
+
+// strides of dense tensors, from what the arguments hold.
+func qHeads() *jen.Statement {
+	return jen.Int64().Call(jen.Id("cache").Dot("KVHeads")).Op("*").Id("Group")
+}
+func kvHeads() *jen.Statement {
+	return jen.Int64().Call(jen.Id("cache").Dot("KVHeads"))
+}
+func maxPages() *jen.Statement { return jen.Int64().Call(jen.Id("cache").Dot("MaxPages")) }
+
+// lists is the number of page lists of a request, times Slots.
+func (p pkg) lists() *jen.Statement {
+	if p.spec.Locks.Combine == "per_head" {
+		return qHeads()
+	}
+	return kvHeads()
+}
+
+// families in the order of a decode step.
+var families = []family{
+	{
+		stem: plan.PageSummary, function: "PageSummary", newPages: true,
+		doc: `summarises every page that became complete since built_lens [batch] and advances built_lens: the centroid mu of its keys, the
+top-r right singular vectors V of the centred keys D (through the page x page Gram matrix) and the coefficients C = D V, quantised
+(section 3 of the paper). Records lie at [block, kv head]. newPages sizes the grid: how many pages a request gains; any number
+stays right.`,
+		args:   `fills in dense records [block, kv head] of RecordBytes. built_lens is int32 [batch], zero at first; workspace is zeroed once.`,
+		params: []jen.Code{cacheParam(), ptrs("summaries", "builtLens", "workspace")},
+		fill: func(pkg) jen.Dict {
+			return jen.Dict{
+				jen.Id("Cache"): jen.Id("cache"), jen.Id("Summaries"): jen.Id("summaries"), jen.Id("BuiltLens"): jen.Id("builtLens"),
+				jen.Id("Workspace"):          jen.Id("workspace"),
+				jen.Id("SummaryBlockStride"): kvHeads().Op("*").Id("RecordBytes"), jen.Id("SummaryHeadStride"): jen.Id("RecordBytes"),
+			}
+		},
+	},
+	{
+		stem: plan.PageScore, function: "PageScore",
+		doc: `writes the natural-log score of every page for every query head, f32 [batch, q head, page]: equation 2 of the paper for complete
+pages, s_j(q) = log sum_i exp(scale * (mu_j . q + C_j[i] . V_j^T q)), and equation 1, the exact log-sum-exp of scale * k_i . q, for the
+page that is still filling.`,
+		args:   `fills in dense q [batch, q head, dim], records [block, kv head] and scores [batch, q head, max pages].`,
+		params: []jen.Code{cacheParam(), ptrs("q", "summaries", "scores", "workspace")},
+		fill: func(pkg) jen.Dict {
+			return jen.Dict{
+				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Summaries"): jen.Id("summaries"), jen.Id("Scores"): jen.Id("scores"),
+				jen.Id("Workspace"):    jen.Id("workspace"),
+				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
+				jen.Id("SummaryBlockStride"): kvHeads().Op("*").Id("RecordBytes"), jen.Id("SummaryHeadStride"): jen.Id("RecordBytes"),
+				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
+			}
+		},
+	},
+	{
+		stem: plan.PageSelect, function: "PageSelect",
+		doc: `combines the scores of a list's heads (Combine) and picks exactly min(Slots, pages) pages: the sink and most recent ones, and the rest
+by combined value, ties to the lower index. It writes ascending page indices int32 [batch, list, Slots], -1 after them, and their
+count int32 [batch, list].`,
+		args:   `fills in dense scores [batch, q head, max pages], pages [batch, list, Slots] and counts [batch, list].`,
+		params: []jen.Code{cacheParam(), ptrs("scores", "pages", "counts", "workspace")},
+		fill: func(p pkg) jen.Dict {
+			return jen.Dict{
+				jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id("pages"),
+				jen.Id("Counts"): jen.Id("counts"), jen.Id("Workspace"): jen.Id("workspace"),
+				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+				jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
+				jen.Id("Slots"): jen.Id("Slots"), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+			}
+		},
+	},
+	{
+		stem: plan.PageAttend, function: "PageAttend",
+		doc: `attends to the tokens of the listed pages alone, renormalised: out = softmax(scale * K_S q) V_S, in DType [batch, q head, dim], and the
+natural-log normaliser f32 [batch, q head] where lse is not null. With null pages and counts it attends to all pages: dense attention,
+looked up as work "dense". Tokens past seq_len are masked; without a token the output is 0 and the normaliser -inf.`,
+		args:   `fills in dense q and out [batch, q head, dim] and pages [batch, list, Slots]; pages and counts null: all pages. lse may be null.`,
+		params: []jen.Code{cacheParam(), ptrs("q", "pages", "counts", "out", "lse", "workspace")},
+		fill: func(p pkg) jen.Dict {
+			return jen.Dict{
+				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
+				jen.Id("Out"): jen.Id("out"), jen.Id("LSE"): jen.Id("lse"), jen.Id("Workspace"): jen.Id("workspace"),
+				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
+				jen.Id("OutBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("OutHeadStride"): jen.Id("HeadDim"),
+				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"), jen.Id("Slots"): jen.Id("Slots"),
+			}
+		},
+	},
+}
+
+// family writes one family's argument struct, its constructor and its launch function.
+func (p pkg) family(f *jen.File, fam family) {
+	args := fam.function + "Args"
+	f.Comment(lines(args + " are the arguments of " + fam.function + " for this model. Strides may be changed after the constructor filled them in."))
+	f.Type().Id(args).Struct(jen.Qual(kernelPath, args))
+
+	f.Comment(lines("New" + args + " " + fam.args))
+	f.Func().Id("New" + args).Params(fam.params...).Op("*").Id(args).Block(
+		jen.Return(jen.Op("&").Id(args).Values(jen.Qual(kernelPath, args).Values(fam.fill(p)))),
+	)
+
+	params := []jen.Code{jen.Id("s").Qual(devicePath, "Stream"), jen.Id("a").Op("*").Id(args), jen.Id("w").Qual(kernelPath, "Workload")}
+	call := []jen.Code{jen.Id("s"), jen.Op("&").Id("a").Dot(args), jen.Id("w")}
+	if fam.newPages {
+		params, call = append(params, jen.Id("newPages").Int()), append(call, jen.Id("newPages"))
+	}
+	f.Comment(lines(fam.function + " " + fam.doc))
+	f.Func().Params(jen.Id("k").Op("*").Id("Kernels")).Id(fam.function).Params(params...).Error().Block(
+		jen.Return(jen.Id("k").Dot("Set").Dot(fam.function).Call(call...)),
+	)
+}
