@@ -3,6 +3,8 @@
 # The commit is stamped into the binary. go-nvml leaves its symbols to the driver's library, so a linker that binds at start
 # (-z now) would make a binary that dies at start: bind lazily.
 export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=auto -ldflags=-extldflags=-Wl,-z,lazy
+# go-nvml's own bindings name deprecated functions; a newcomer's first build should not be pages of that.
+export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 TOOLCHAIN := .kvloom/toolchain/.stamp
 TESTFLAGS ?=

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fills .gpu/ for a GPU machine that has CUDA 13.0 and this checkout, but no Go: the tool, the test binaries of the packages whose
-# tests can use a GPU (those that import internal/gputest), and gpu.sh. Stripped: the folder travels.
+# tests can use a GPU (those that import internal/gputest, internal/devices or runtime/cuda), and gpu.sh. Stripped: the folder travels.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf .gpu
@@ -8,9 +8,10 @@ mkdir -p .gpu/tests
 cp scripts/gpu.sh .gpu/gpu.sh
 flags='-s -w -extldflags=-Wl,-z,lazy'
 go build -trimpath -ldflags "$flags" -o .gpu/kvloom ./cmd/kvloom
-format='{{$dir := .Dir}}{{range .TestImports}}{{if eq . "github.com/kvloom/kvloom/internal/gputest"}}{{$dir}}{{"\n"}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/kvloom/kvloom/internal/gputest"}}{{$dir}}{{"\n"}}{{end}}{{end}}'
-go list -f "$format" ./... | sed '/^$/d' | sort -u | while read -r dir; do
-  package=${dir#"$PWD"/}
+{
+  echo runtime/cuda
+  git grep --untracked -lE '"github.com/kvloom/kvloom/(internal/gputest|internal/devices|runtime/cuda)"' -- '*_test.go' | xargs -r dirname
+} | grep -v '^internal/gputest$' | sort -u | while read -r package; do
   go test -c -trimpath -ldflags "$flags" -o ".gpu/tests/$(echo "$package" | tr / +)" "./$package"
 done
 if [ -d examples/decode ]; then

@@ -23,7 +23,7 @@ step() { # step NAME COMMAND...: runs, keeps the output, remembers a failure
 tests() {
   for t in "$gpu"/tests/*; do
     [ -x "$t" ] || continue
-    package=$(basename "$t" | tr + /)
+    package=$(basename "$t" | tr + /) # tests read their testdata in the checkout
     step "test-$(basename "$t")" sh -c "cd '$package' && '$t' -test.timeout 9m -test.v"
   done
 }
