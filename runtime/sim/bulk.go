@@ -1,0 +1,327 @@
+package sim
+
+import (
+	"math/bits"
+	"slices"
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/sim/ptx"
+)
+
+// bulk lowers cp.async.bulk: the copies are done at once; those that signal an mbarrier complete their bytes there.
+func (c *lowering) bulk() step {
+	switch {
+	case c.has("commit_group"):
+		c.args(0, 0)
+		return func(w *warp, m uint32) { w.bulkCommitted(m) }
+	case c.has("wait_group"), c.has("wait_group.read"):
+		c.has("read")
+		c.args(1, 1)
+		c.imm(0)
+		return func(w *warp, m uint32) { w.bulkWaited(m) }
+	case c.has("prefetch"):
+		return c.bulkPrefetch()
+	case c.has("tensor"):
+		return c.bulkTensor()
+	}
+	return c.bulkLinear()
+}
+
+func (c *lowering) bulkPrefetch() step {
+	if c.has("tensor") {
+		return c.tensorPrefetch()
+	}
+	c.has("L2")
+	c.has("global")
+	policy := c.cached()
+	n := 2
+	if policy {
+		n = 3
+	}
+	c.args(n, n)
+	c.address(0, spGlobal, 16)
+	c.src(1, "u32")
+	return nil
+}
+
+// bulkSpaces takes the destination and source spaces, in order.
+func (c *lowering) bulkSpaces() (dst, src string) {
+	var found []string
+	for _, m := range c.mods {
+		if slices.Contains([]string{"global", "shared::cta", "shared::cluster"}, m) {
+			found = append(found, m)
+		}
+	}
+	if len(found) != 2 {
+		c.failf("want a destination and a source space")
+	}
+	for _, m := range found {
+		c.has(m)
+	}
+	return found[0], found[1]
+}
+
+func spaceOf(s string) spaceKind {
+	if s == "global" {
+		return spGlobal
+	}
+	return spShared
+}
+
+// bulkLinear is the one-dimensional copy.
+func (c *lowering) bulkLinear() step {
+	dstSpace, srcSpace := c.bulkSpaces()
+	signal := c.has("mbarrier::complete_tx::bytes")
+	group := c.has("bulk_group")
+	multicast := c.has("multicast::cluster")
+	mask := c.has("cp_mask")
+	policy := c.cached()
+	if signal == group || mask {
+		c.failf("want .mbarrier::complete_tx::bytes or .bulk_group, without .cp_mask")
+	}
+	dst, src := c.address(0, spaceOf(dstSpace), 16), c.address(1, spaceOf(srcSpace), 16)
+	dst.write, dst.async, src.async = true, true, true
+	size := c.src(2, "u32")
+	n := 3
+	var bar access
+	if signal {
+		bar = c.mbAddress(n, spShared)
+		n++
+	}
+	ctas := operand{slot: c.constant32(0)}
+	if multicast {
+		ctas = c.any(c.arg(n), "b16")
+		n++
+	}
+	if policy {
+		c.src(n, "b64")
+		n++
+	}
+	c.args(n, n)
+	return func(w *warp, m uint32) {
+		d, s, b := dst, src, bar
+		w.effect = true
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m) & 31
+			n := w.lane(size, i)
+			if n == 0 || n%16 != 0 {
+				w.failf(i, kindOperand, "a bulk copy of %d bytes: multiples of 16", n)
+				return
+			}
+			d.size, s.size = n, n
+			from, fa := w.bulkPointer(&s, i)
+			if from == nil {
+				return
+			}
+			if !multicast {
+				to, ta := w.bulkPointer(&d, i)
+				if to == nil {
+					return
+				}
+				move(to, from, n)
+				w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+				if signal && !w.bulkSignal(&b, i, -1, int(n)) {
+					return
+				}
+				continue
+			}
+			for set := uint32(w.lane(ctas, i)); set != 0; set &= set - 1 {
+				rank := bits.TrailingZeros32(set)
+				ta := w.laneAddress(&d, i)&^(0xff<<sharedRank) | uint64(rank)<<sharedRank
+				to := w.pointer(&d, i, ta)
+				if to == nil {
+					return
+				}
+				move(to, from, n)
+				w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+				if !w.bulkSignal(&b, i, rank, int(n)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// move copies n bytes of device memory.
+func move(dst, src unsafe.Pointer, n uint64) {
+	copy(unsafe.Slice((*byte)(dst), n), unsafe.Slice((*byte)(src), n))
+}
+
+// laneAddress is one lane's address.
+func (w *warp) laneAddress(a *access, lane int) uint64 {
+	v := w.lane(a.base, lane) + a.offset
+	if a.base.class == c32 {
+		v &= 0xffffffff
+	}
+	return v
+}
+
+// bulkPointer is one lane's memory; bulk copies need 16-byte alignment whatever their size.
+func (w *warp) bulkPointer(a *access, lane int) (unsafe.Pointer, uint64) {
+	addr := w.laneAddress(a, lane)
+	return w.pointer(a, lane, addr), addr
+}
+
+// bulkSignal completes bytes on a barrier; rank >= 0: the barrier at the same offset in that block.
+func (w *warp) bulkSignal(a *access, lane, rank, n int) bool {
+	addr := w.laneAddress(a, lane)
+	if rank >= 0 {
+		addr = addr&^(0xff<<sharedRank) | uint64(rank)<<sharedRank
+	}
+	p := w.barrierAt(a, lane, addr)
+	if p == nil {
+		return false
+	}
+	w.mbarrierSignalled(addr, lane)
+	return w.advance(p, lane, addr, 0, -n)
+}
+
+// bulkReduce is cp.reduce.async.bulk: element-wise reductions into global or distributed shared memory.
+func (c *lowering) bulkReduce() step {
+	if !c.has("async") || !c.has("bulk") {
+		c.failf("want cp.reduce.async.bulk")
+	}
+	if c.has("tensor") {
+		c.failf("tensor reductions are not known")
+	}
+	dstSpace, srcSpace := c.bulkSpaces()
+	signal := c.has("mbarrier::complete_tx::bytes")
+	c.has("bulk_group")
+	policy := c.cached()
+	c.has("noftz")
+	op := c.oneOf(atomicOps...)
+	t := c.typ()
+	f := c.update(op, t)
+	width := t.Bits() / 8
+	dst, src := c.address(0, spaceOf(dstSpace), 16), c.address(1, spaceOf(srcSpace), 16)
+	dst.write, dst.async, src.async, dst.atomic = true, true, true, true
+	size := c.src(2, "u32")
+	n := 3
+	var bar access
+	if signal {
+		bar = c.mbAddress(n, spShared)
+		n++
+	}
+	if policy {
+		n++
+	}
+	c.args(n, n)
+	return func(w *warp, m uint32) {
+		d, s, b := dst, src, bar
+		w.effect = true
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m) & 31
+			n := w.lane(size, i)
+			if n == 0 || n%16 != 0 {
+				w.failf(i, kindOperand, "a bulk reduction of %d bytes: multiples of 16", n)
+				return
+			}
+			d.size, s.size = n, n
+			from, fa := w.bulkPointer(&s, i)
+			to, ta := w.bulkPointer(&d, i)
+			if from == nil || to == nil {
+				return
+			}
+			for off := uint64(0); off < n; off += uint64(width) {
+				v := load(unsafe.Add(from, off), width)
+				modify(unsafe.Add(to, off), width, func(old uint64) uint64 { return f(old, v, 0) })
+			}
+			w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+			if signal && !w.bulkSignal(&b, i, -1, int(n)) {
+				return
+			}
+		}
+	}
+}
+
+// storeAsync is st.async.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [addr], value, [bar].
+func (c *lowering) storeAsync() step {
+	c.oneOf("weak")
+	c.ordering()
+	c.oneOf("shared::cluster")
+	c.has("mbarrier::complete_tx::bytes")
+	n := c.vector()
+	t := c.typ()
+	c.args(3, 3)
+	size := t.Bits() / 8
+	a := c.address(0, spShared, size*n)
+	a.write, a.async = true, true
+	src := c.elements(c.arg(1), n, t, false)
+	bar := c.mbAddress(2, spShared)
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m) & 31
+			p, addr := w.bulkPointer(&a, i)
+			if p == nil {
+				return
+			}
+			for _, s := range src {
+				store(p, size, w.lane(s, i))
+				p = unsafe.Add(p, size)
+			}
+			w.bulkCopied(i, &a, addr, nil, 0, a.size, true)
+			if !w.bulkSignal(&bar, i, -1, size*n) {
+				return
+			}
+		}
+	}
+}
+
+// redAsync is red.async.relaxed.cluster...: st.async with an operation.
+func (c *lowering) redAsync() step {
+	c.ordering()
+	c.oneOf("shared::cluster")
+	c.has("mbarrier::complete_tx::bytes")
+	op := c.oneOf(atomicOps...)
+	t := c.typ()
+	f := c.update(op, t)
+	c.args(3, 3)
+	size := t.Bits() / 8
+	a := c.address(0, spShared, size)
+	a.write, a.async, a.atomic = true, true, true
+	src := c.any(c.arg(1), t)
+	bar := c.mbAddress(2, spShared)
+	return func(w *warp, m uint32) {
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m) & 31
+			p, addr := w.bulkPointer(&a, i)
+			if p == nil {
+				return
+			}
+			v := w.lane(src, i)
+			modify(p, size, func(old uint64) uint64 { return f(old, v, 0) })
+			w.bulkCopied(i, &a, addr, nil, 0, a.size, true)
+			if !w.bulkSignal(&bar, i, -1, size) {
+				return
+			}
+		}
+	}
+}
+
+// storeBulk is st.bulk.weak.shared::cta [a], size, 0.
+func (c *lowering) storeBulk() step {
+	c.has("weak")
+	c.oneOf("shared::cta")
+	c.args(3, 3)
+	a := c.address(0, spShared, 8)
+	a.write = true
+	size := c.any(c.arg(1), "u64")
+	if c.imm(2) != 0 {
+		c.failf("st.bulk stores zero only")
+	}
+	return func(w *warp, m uint32) {
+		one := a
+		for ; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros32(m) & 31
+			one.size = w.lane(size, i)
+			p, addr := w.bulkPointer(&one, i)
+			if p == nil {
+				return
+			}
+			clear(unsafe.Slice((*byte)(p), one.size))
+			w.bulkCopied(i, &one, addr, nil, 0, one.size, false)
+		}
+	}
+}
+
+var _ ptx.Type

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package sim
+
+const mapNoReserve = 0
