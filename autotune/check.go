@@ -12,11 +12,11 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// Check is measure.Check by way of internal/verify: the family's small cases with fresh inputs, poisoned outputs and guard bands.
+// Check is measure.Check by way of internal/verify: the family's quick cases with fresh inputs, poisoned outputs and guard bands.
 func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (out measure.Checked, err error) {
 	env := verify.NewEnv(dev, func(plan.Candidate) (device.Function, error) { return fn, nil })
 	defer func() { err = errors.Join(err, env.Close()) }()
-	results, err := verify.Check(ctx, env, s, c, verify.Options{Seed: seed, Workloads: "small", Candidates: "default"})
+	results, err := verify.Check(ctx, env, s, c, verify.Options{Seed: seed, Workloads: "quick", Candidates: "default"})
 	if err != nil {
 		return out, err
 	}

@@ -6,9 +6,16 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// Table is the tuned table that follows from the choices.
+// Table is the tuned table that follows from the choices made on a device.
 func Table(s *specs.Spec, dev device.Info, nvrtc string, choices []Choice) specs.Table {
-	t := specs.Table{Model: s.Name, Device: dev.Name, Driver: dev.DriverName, NVRTC: nvrtc, Choices: []specs.Tuned{}}
+	t := TableOf(s, choices)
+	t.Device, t.Driver, t.NVRTC = dev.Name, dev.DriverName, nvrtc
+	return t
+}
+
+// TableOf is a table without the record of where it was measured.
+func TableOf(s *specs.Spec, choices []Choice) specs.Table {
+	t := specs.Table{Model: s.Name, Choices: []specs.Tuned{}}
 	for _, c := range choices {
 		e := specs.Tuned{Work: c.Family, Context: c.Context, Batch: c.Batch, Form: string(c.Best.Candidate.Form),
 			MedianUS: c.Best.MedianUS, DefaultUS: c.Default.MedianUS}

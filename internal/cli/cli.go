@@ -20,7 +20,13 @@ import (
 // add one field here, in the order of the pipeline.
 type verbs struct {
 	Spec   SpecCmd   `cmd:"" help:"Check, show, import and list model specs."`
+	Verify VerifyCmd `cmd:"" help:"Check kernels against float64, on a GPU or on the simulator."`
+	Tune   TuneCmd   `cmd:"" help:"Check and time candidates on a GPU, keep every trial, write a bundle of the best."`
+	Bench  BenchCmd  `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
+	DB     DBCmd     `cmd:"" name:"db" help:"Read a trial database."`
 	Doctor DoctorCmd `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`
+
+	MeasureChild MeasureChildCmd `cmd:"" hidden:"" help:"The measuring child of tune."`
 }
 
 // root is what kong parses: the verbs and the flags that all of them have.
