@@ -28,8 +28,8 @@ __device__ constexpr int bins_of(int digit) { return digit == 2 ? 1024 : 2048; }
 template <int HEADS, int kThreads, int kCluster>
 struct Shared {
   static constexpr int kWarps = kThreads / 32;
-  alignas(16) uint32_t histogram[kDigits][kBins];
-  Mass of_warps[HEADS][kWarps];
+  alignas(16) uint32_t histogram[kDigits * kBins];  // flat, for it is cleared as one
+  Mass of_warps[HEADS * kWarps];
   Mass of_ranks[kCluster][HEADS];
   float2 heads[HEADS];            // peak, 1 / mass
   int2 counts_of_ranks[kCluster];  // pages above the threshold or forced, pages at it
@@ -223,7 +223,7 @@ __device__ __forceinline__ void count_digit(Shared<HEADS, kThreads, kCluster>& s
   for (int page = s.begin + threadIdx.x % 32; page < s.end; page += 32) {
     const uint32_t key = keys[page - s.block_begin];
     if (key >> shift_of(DIGIT - 1) == t.prefix && page >= sinks && page < recent)
-      atomicAdd(&sm.histogram[DIGIT][(key >> shift_of(DIGIT)) % bins_of(DIGIT)], 1u);
+      atomicAdd(&sm.histogram[DIGIT * kBins + (key >> shift_of(DIGIT)) % bins_of(DIGIT)], 1u);
   }
 }
 
@@ -232,7 +232,7 @@ template <int DIGIT, int HEADS, int kThreads, int kCluster>
 __device__ __forceinline__ void refine(Shared<HEADS, kThreads, kCluster>& sm, Threshold& t) {
   if (t.done) return;
   ptx::cluster_sync<kCluster>();
-  find_digit<kThreads, kCluster, bins_of(DIGIT)>(sm.histogram[DIGIT], t.left, sm.scan[DIGIT], sm.found[DIGIT]);
+  find_digit<kThreads, kCluster, bins_of(DIGIT)>(sm.histogram + DIGIT * kBins, t.left, sm.scan[DIGIT], sm.found[DIGIT]);
   t.prefix = t.prefix * bins_of(DIGIT) + sm.found[DIGIT][0];
   t.left -= sm.found[DIGIT][1];
   t.key = t.prefix << shift_of(DIGIT);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void merge_heads(Shared<HEADS, kThreads, kCluster>& s
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Mass none{-reduce::kInfinity, 0.0f};
   for (int h = warp; h < HEADS; h += kWarps) {
-    const Mass m = reduce::warp_merge<kWarps>(lane < kWarps ? sm.of_warps[h][lane] : none);
+    const Mass m = reduce::warp_merge<kWarps>(lane < kWarps ? sm.of_warps[h * kWarps + lane] : none);
     if constexpr (kCluster == 1) {
       if (lane == 0) sm.heads[h] = make_float2(m.peak, kMass ? 1.0f / m.sum : 1.0f);
     } else if (lane < kCluster) {
@@ -325,9 +325,9 @@ __device__ __forceinline__ void page_select(const PageSelectArgs& args) {
   int ties = 0;
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: that block runs by then
   if (need > 0) {
-    for (int i = tid; i < kDigits * kBins; i += kThreads) sm.histogram[0][i] = 0;
+    for (int i = tid; i < kDigits * kBins; i += kThreads) sm.histogram[i] = 0;
     if constexpr (kNeedsPeak)
-      measure<HEADS, kNeedsMass, COMBINE == Combine::kGroupMass>(row, s, &sm.of_warps[0][0], kWarps);
+      measure<HEADS, kNeedsMass, COMBINE == Combine::kGroupMass>(row, s, sm.of_warps, kWarps);
     __syncthreads();
   }
   ptx::cluster_wait<kCluster>();
@@ -337,7 +337,7 @@ __device__ __forceinline__ void page_select(const PageSelectArgs& args) {
     for (int page = s.begin + lane; page < s.end; page += 32) {
       const uint32_t key = key_of<HEADS, COMBINE>(row, sm.heads, top, page, s.block_begin);
       keys[page - s.block_begin] = key;
-      if (page >= sinks && page < recent) atomicAdd(&sm.histogram[0][key >> shift_of(0)], 1u);
+      if (page >= sinks && page < recent) atomicAdd(&sm.histogram[key >> shift_of(0)], 1u);
     }
     Threshold t{0, need, 0, false};
     refine<0>(sm, t);
