@@ -13,7 +13,8 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// stages is what the compiler makes of a spec for its first target: the plan, then the source of each form's default.
+// stages is what the compiler makes of a spec: for its first target the plan and the source of each form's default, then the face of
+// the Go package.
 func stages(t *testing.T, s *specs.Spec) []txtar.File {
 	t.Helper()
 	p := plan.New(s, plan.Targets[s.Targets[0]])
@@ -31,7 +32,7 @@ func stages(t *testing.T, s *specs.Spec) []txtar.File {
 			out = append(out, txtar.File{Name: fmt.Sprintf("%s.%s.cu", c.Family, c.Form), Data: []byte(sourceText(src))})
 		}
 	}
-	return out
+	return append(out, bindings(t, s))
 }
 
 // planText holds what a person asks of a plan: what was specialised for, how many ways there are to run it, which is the default
