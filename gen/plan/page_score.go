@@ -157,11 +157,13 @@ func scoreRegisters(s *specs.Spec) int {
 
 // scoreSlack is what the compiler was seen to take beyond scoreRegisters before it spilled: loads in flight and a chunk of tokens.
 func scoreSlack(s *specs.Spec, choice scoreParams) int {
+	tiles, _ := scoreTiles(s)
+	scaled := 2 * s.Locks.Rank * tiles // dot products of one page, scaled
 	if choice.stages > 0 {
-		return 40
+		return 40 + scaled
 	}
 	row := max(specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).QuarterBytes, s.Attention.HeadDim/4) / 4
-	return 40 + 2*row
+	return 40 + scaled + 2*row
 }
 
 // scoreTiles is kTiles of ScoreShape, n tiles of 8 query heads that share the unpacking of codes, and its k steps.
