@@ -252,3 +252,21 @@ func BenchmarkOpen(b *testing.B) {
 		}
 	}
 }
+
+func TestExpect(t *testing.T) {
+	b := testBundle()
+	keys := map[string]string{PageSummary: "d128", PageScore: "d128", PageSelect: "d128", PageAttend: "d128"}
+	if err := b.Expect("test", b.Model, keys); err != nil {
+		t.Errorf("the bundle's own figures: %v", err)
+	}
+	other := b.Model
+	other.PageSize = 32
+	contains(t, "page size (M4)", b.Expect("test", other, keys), "PageSize:16", "not", "PageSize:32")
+	contains(t, "spec", b.Expect("toast", b.Model, keys), `spec "test", not "toast"`, "kvloom gen")
+	keys[PageScore] = "d64"
+	err := b.Expect("test", b.Model, keys)
+	contains(t, "key", err, `page_score for "d128", not "d64"`)
+	if strings.Count(err.Error(), "page_score") != 1 {
+		t.Errorf("each difference once: %v", err)
+	}
+}
