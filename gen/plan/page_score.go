@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -47,7 +48,7 @@ var scoreChoices = []scoreParams{
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
-	var tight []Candidate // may spill: after those that surely do not
+	var tight []Candidate // may spill: after those that surely do not, most registers first
 	for _, choice := range scoreChoices {
 		if choice.form == Hopper && t.Arch != "sm_90a" {
 			continue
@@ -67,6 +68,7 @@ func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 			p.Candidates = append(p.Candidates, c)
 		}
 	}
+	slices.SortStableFunc(tight, func(a, b Candidate) int { return a.MinBlocks*a.Geometry.Block - b.MinBlocks*b.Geometry.Block })
 	p.Candidates = append(p.Candidates, tight...)
 	return p
 }
