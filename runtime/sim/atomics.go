@@ -149,7 +149,9 @@ func (c *lowering) update(op string, t ptx.Type) func(old, v, swap uint64) uint6
 func (c *lowering) updateAdd(t ptx.Type) func(old, v, swap uint64) uint64 {
 	switch t {
 	case "f32":
-		return func(old, v, _ uint64) uint64 { return uint64(bits32(num.Add(f32of(uint32(old)), f32of(uint32(v)), num.RN))) }
+		return func(old, v, _ uint64) uint64 {
+			return uint64(bits32(num.Add(f32of(uint32(old)), f32of(uint32(v)), num.RN)))
+		}
 	case "f64":
 		return func(old, v, _ uint64) uint64 { return bits64(f64of(old) + f64of(v)) }
 	case "f16", "bf16", "f16x2", "bf16x2":

@@ -247,7 +247,9 @@ func lowerMad(c *lowering) step {
 	d, ops := c.dst(0, wt), []operand{c.src(1, ptx.Type(t)), c.src(2, ptx.Type(t)), c.src(3, wt)}
 	switch t {
 	case "u16", "s16":
-		return mixed(d, ops, func(v *[4]uint64) uint64 { return uint64(uint32(ext16(t, uint32(v[0]))*ext16(t, uint32(v[1])) + int32(v[2]))) })
+		return mixed(d, ops, func(v *[4]uint64) uint64 {
+			return uint64(uint32(ext16(t, uint32(v[0]))*ext16(t, uint32(v[1])) + int32(v[2])))
+		})
 	case "u32":
 		return mixed(d, ops, func(v *[4]uint64) uint64 { return v[0]*v[1] + v[2] })
 	case "s32":

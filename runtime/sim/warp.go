@@ -80,21 +80,21 @@ type warp struct {
 	effect   bool // wrote memory since the last poll
 	syncing  uint32
 
-	id    int
-	b     *block
-	addr  vec64  // addresses of the memory instruction in flight
-	ga    *alloc // the allocation of the last global access
-	left  int    // instructions before others get a turn
-	steps int64  // instructions executed
-	lanes int64  // thread instructions executed
-	async asyncGroups
-	wg    wgmmaState
-	ready []uint32 // sanitizer: lanes whose register has a value, by register
-	san   *warpShadow
-	waits string // what the warp waits for, for a deadlock report
-	tries int    // times that lanes of a shuffle were looked for
-	carry uint32 // condition code, by lane
-	clusterPhase int64 // of the cluster's barrier that the warp last arrived for
+	id           int
+	b            *block
+	addr         vec64  // addresses of the memory instruction in flight
+	ga           *alloc // the allocation of the last global access
+	left         int    // instructions before others get a turn
+	steps        int64  // instructions executed
+	lanes        int64  // thread instructions executed
+	async        asyncGroups
+	wg           wgmmaState
+	ready        []uint32 // sanitizer: lanes whose register has a value, by register
+	san          *warpShadow
+	waits        string // what the warp waits for, for a deadlock report
+	tries        int    // times that lanes of a shuffle were looked for
+	carry        uint32 // condition code, by lane
+	clusterPhase int64  // of the cluster's barrier that the warp last arrived for
 }
 
 // in32 returns a source of the 32-bit class.

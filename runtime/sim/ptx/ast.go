@@ -102,18 +102,18 @@ type Kind uint8
 
 // The operand kinds.
 const (
-	Register   Kind = iota // Reg; Neg for !p
-	Integer                // Bits
-	Float32                // Bits: a single's bits, from 0f
-	Float64                // Bits: a double's bits, from 0d or a decimal literal
-	Special                // Name: "%tid.x"
-	Symbol                 // Name of a variable or function
-	Label                  // Target: index into Func.Code
-	Address                // Elems[0] plus Off; Elems[1] is a coordinate vector, if any
-	Vector                 // Elems
-	Pair                   // Elems[0] | Elems[1]
-	Sink                   // _
-	List                   // ( ... ) of a call
+	Register Kind = iota // Reg; Neg for !p
+	Integer              // Bits
+	Float32              // Bits: a single's bits, from 0f
+	Float64              // Bits: a double's bits, from 0d or a decimal literal
+	Special              // Name: "%tid.x"
+	Symbol               // Name of a variable or function
+	Label                // Target: index into Func.Code
+	Address              // Elems[0] plus Off; Elems[1] is a coordinate vector, if any
+	Vector               // Elems
+	Pair                 // Elems[0] | Elems[1]
+	Sink                 // _
+	List                 // ( ... ) of a call
 )
 
 // Operand is one operand.
