@@ -11,6 +11,8 @@ func (p pkg) open(f *jen.File) {
 		jen.Id("HeadDim"):      jen.Id("HeadDim"),
 		jen.Id("PageSize"):     jen.Id("PageSize"),
 		jen.Id("DType"):        jen.Id("DType"),
+		jen.Id("Rank"):         jen.Id("Rank"),
+		jen.Id("BasisBits"):    jen.Id("BasisBits"),
 		jen.Id("RecordBytes"):  jen.Id("RecordBytes"),
 		jen.Id("Combine"):      jen.Id("Combine"),
 		jen.Id("Slots"):        jen.Id("Slots"),

@@ -65,6 +65,7 @@ var Choices = []Choice{
 
 // shape is what a bundle must have been made for.
 var shape = kernel.Model{
+	BasisBits:    BasisBits,
 	Combine:      Combine,
 	DType:        DType,
 	HeadDim:      HeadDim,
@@ -72,6 +73,7 @@ var shape = kernel.Model{
 	LogitSoftcap: LogitSoftcap,
 	PageSize:     PageSize,
 	QueryHeads:   QueryHeads,
+	Rank:         Rank,
 	RecentPages:  RecentPages,
 	RecordBytes:  RecordBytes,
 	SinkPages:    SinkPages,

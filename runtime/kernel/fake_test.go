@@ -64,7 +64,7 @@ var h200 = device.Info{Backend: "cuda", Name: "NVIDIA H200", Major: 9, SMs: 132,
 // testBundle has two tuned workloads of page_score and defaults for the rest.
 func testBundle() *Bundle {
 	b := &Bundle{Spec: "test", SpecHash: "00ff", Generator: "kvloom test", Compiler: "NVRTC 13.0", Device: h200,
-		Model: Model{QueryHeads: 32, KVHeads: 8, HeadDim: 128, PageSize: 16, DType: "bf16", RecordBytes: 496, Combine: "share_average", Slots: 128, SinkPages: 1, RecentPages: 1, SoftmaxScale: 0.0884},
+		Model: Model{QueryHeads: 32, KVHeads: 8, HeadDim: 128, PageSize: 16, DType: "bf16", Rank: 4, BasisBits: 4, RecordBytes: 496, Combine: "share_average", Slots: 128, SinkPages: 1, RecentPages: 1, SoftmaxScale: 0.0884},
 	}
 	add := func(family, form, arch string, value int) int {
 		k := Kernel{Family: family, Form: form, Arch: arch, Key: "d128", Params: []Param{{"warps", value}}, Entry: family, SourceHash: fmt.Sprintf("%s%d", form, value),

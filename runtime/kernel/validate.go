@@ -47,7 +47,7 @@ func (m Model) validate() error {
 		highest int
 	}{
 		{"query_heads", m.QueryHeads, 1, 1 << 16}, {"kv_heads", m.KVHeads, 1, 1 << 16}, {"head_dim", m.HeadDim, 8, 1 << 12},
-		{"page_size", m.PageSize, 1, 1 << 12}, {"record_bytes", m.RecordBytes, 16, 1 << 24}, {"slots", m.Slots, 1, math.MaxInt32},
+		{"page_size", m.PageSize, 1, 1 << 12}, {"rank", m.Rank, 1, 1 << 8}, {"basis_bits", m.BasisBits, 1, 32}, {"record_bytes", m.RecordBytes, 16, 1 << 24}, {"slots", m.Slots, 1, math.MaxInt32},
 		{"sink_pages", m.SinkPages, 0, math.MaxInt32}, {"recent_pages", m.RecentPages, 0, math.MaxInt32},
 	} {
 		if f.v < f.low || f.v > f.highest {
