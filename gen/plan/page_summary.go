@@ -75,6 +75,7 @@ func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) 
 		c.Geometry.DynamicShared = summaryBlockBytes(s, choice.warps)
 		perBlock, waves = 1, 4 // nothing is prefetched, and more blocks even out the tail
 	}
+	c.Constants = append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
 	c.Geometry.Grid = [3]launch.Extent{
 		{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: perBlock, AtMost: waves * int64(t.SMs*choice.blocks)},
 		launch.Each(launch.Batch),

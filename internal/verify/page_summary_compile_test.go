@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -15,8 +16,37 @@ func summarySpec(dtype string, dim, page, rank, bits, kvHeads int) *specs.Spec {
 	s := &specs.Spec{Name: "summary-test"}
 	s.Attention = specs.Attention{QueryHeads: kvHeads, KVHeads: kvHeads, HeadDim: dim, SoftmaxScale: 1}
 	s.Cache = specs.Cache{DType: dtype, PageSize: page, Layout: "strides"}
-	s.Locks.Rank, s.Locks.BasisBits = rank, bits
+	s.Locks.Rank, s.Locks.BasisBits, s.Locks.BudgetTokens, s.Locks.Combine = rank, bits, 2048, "share_average"
 	return s
+}
+
+// TestRecordMirrors compiles assertions that every offset of the CUDA header's record is that of specs.NewRecord.
+func TestRecordMirrors(t *testing.T) {
+	c, _ := plan.ForFamily(plan.PageSummary, summarySpec("bf16", 64, 16, 1, 16, 1), plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
+	src, err := render.Candidate(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, d := range []int{64, 80, 96, 112, 128, 192, 256} {
+		for _, page := range []int{4, 8, 16, 32, 64, 128} {
+			for _, rank := range []int{1, 3, 7, 8, 16} {
+				for _, bits := range []int{2, 4, 8, 16} {
+					r := specs.NewRecord(d, page, rank, bits)
+					layout := fmt.Sprintf("kvloom::Record<%d, %d, %d, %d>", d, page, rank, bits)
+					for _, f := range []struct {
+						name string
+						want int
+					}{{"kQuarterBytes", r.QuarterBytes}, {"kRankPad", r.RankPad}, {"kV", r.V}, {"kMu", r.Mu}, {"kC", r.C}, {"kTokenScales", r.TokenScales},
+						{"kColumnScales", r.ColumnScales}, {"kMuScale", r.MuScale}, {"kBytes", r.Bytes}} {
+						fmt.Fprintf(&text, "static_assert(%s::%s == %d, \"specs.NewRecord differs\");\n", layout, f.name, f.want)
+					}
+				}
+			}
+		}
+	}
+	src.Text += text.String()
+	nvrtctest.Compile(t, src)
 }
 
 func TestSummaryCompiles(t *testing.T) {

@@ -245,10 +245,12 @@ struct BlockBuild {
 };
 
 // Grid: x shares the (page, head) items of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps, int kSharedBytes>
 __device__ __forceinline__ void page_summary_block(const PageSummaryArgs& args) {
+  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, Key, kNumWarps>;
+  static_assert(Build::kBytes == kSharedBytes, "the launch geometry gives the block exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
-  const BlockBuild<HEAD_DIM, PAGE, RANK, BITS, Key, kNumWarps> build{shared};
+  const Build build{shared};
   const bool aligned = keys_aligned(args.cache);
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
     const BuildRange range = build_range<PAGE>(args, request);

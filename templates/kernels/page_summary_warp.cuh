@@ -348,9 +348,10 @@ struct WarpBuild {
 };
 
 // Grid: x shares the pages of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps, int kSharedBytes>
 __device__ __forceinline__ void page_summary_warp(const PageSummaryArgs& args) {
   using Build = WarpBuild<HEAD_DIM, PAGE, RANK, BITS, Key>;
+  static_assert(kNumWarps * Build::kWarpBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32;
   const Build build{shared + warp * Build::kWarpBytes, static_cast<int>(threadIdx.x % 32)};
