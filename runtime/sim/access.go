@@ -34,14 +34,16 @@ func (c *lowering) spaceKind() spaceKind {
 
 // access is one memory operand: base register or variable, plus offset.
 type access struct {
-	space  spaceKind
-	base   operand
-	offset uint64
-	size   uint64 // bytes of one lane
-	align  uint64
-	write  bool
-	atomic bool
-	async  bool // a copy engine's access, not the thread's
+	space   spaceKind
+	base    operand
+	offset  uint64
+	size    uint64 // bytes of one lane
+	align   uint64
+	write   bool
+	atomic  bool
+	async   bool // a copy engine's access, not the thread's
+	barrier bool // of an mbarrier
+	order   ordering
 }
 
 // address lowers an [a+off] operand. A variable's own space wins over .param for the parameters of inlined calls.
@@ -95,7 +97,7 @@ func (a *access) addresses(w *warp, m uint32) {
 			y[i] = uint64(x[i] + uint32(a.offset))
 		}
 	}
-	if w.b.launch.watch {
+	if w.watched {
 		w.watch(a, m)
 	}
 }

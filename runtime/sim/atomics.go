@@ -18,7 +18,7 @@ func (c *lowering) atomic(result bool) step {
 	if !result && c.has("async") {
 		return c.redAsync()
 	}
-	c.ordering()
+	order := c.ordering()
 	space := c.spaceKind()
 	op := c.oneOf(atomicOps...)
 	c.has("noftz")
@@ -37,7 +37,7 @@ func (c *lowering) atomic(result bool) step {
 		first = 1
 	}
 	a := c.address(first, space, size*n)
-	a.write, a.atomic = true, true
+	a.write, a.atomic, a.order = true, true, order
 	src := c.elements(c.arg(first+1), n, t, false)
 	next := first + 2
 	var swap []operand

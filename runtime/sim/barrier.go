@@ -200,7 +200,7 @@ type clusterBarrier struct {
 
 func (c *lowering) clusterBarrier() step {
 	what := c.oneOf("arrive", "wait")
-	c.oneOf("acquire", "release", "relaxed")
+	relaxed := c.oneOf("acquire", "release", "relaxed") == "relaxed"
 	c.has("aligned")
 	c.args(0, 0)
 	switch what {
@@ -216,7 +216,7 @@ func (c *lowering) clusterBarrier() step {
 			w.effect = true
 			w.clusterPhase = w.b.unit.bar.phase + 1
 			w.b.unit.bar.arrived++
-			w.clusterArrived()
+			w.clusterArrived(!relaxed)
 			w.b.unit.bar.settle(w.b.unit)
 		}
 	case "wait":

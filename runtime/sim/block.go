@@ -21,7 +21,6 @@ type launch struct {
 	fault    atomic.Pointer[Fault]
 	budget   atomic.Int64 // warp instructions left; see Config.InstructionLimit
 	counters *counting
-	watch    bool // tell the counters or the sanitizer of every access
 	san      *sanitizer
 	set      *settings
 }
@@ -33,6 +32,7 @@ type unit struct {
 	crank  [3]uint32
 	bar    clusterBarrier
 	rng    rng
+	shade  *unitShadow
 	rounds int64
 }
 
@@ -94,6 +94,7 @@ func (b *block) arrive(w *warp, id, expect int, wait bool) {
 	}
 	bar.expect = expect
 	bar.arrived += 32
+	w.barrierArrived(id)
 	if wait {
 		bar.waiters = append(bar.waiters, w)
 		w.state, w.stop = waiting, true
@@ -116,9 +117,7 @@ func (b *block) settle(id int) {
 	for _, w := range bar.waiters {
 		w.state = running
 	}
-	if b.shade != nil {
-		b.shade.barrier(bar.waiters)
-	}
+	b.barrierOpened(id, bar.waiters)
 	bar.waiters = bar.waiters[:0]
 	bar.arrived = 0
 	bar.phase++

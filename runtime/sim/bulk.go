@@ -13,12 +13,12 @@ func (c *lowering) bulk() step {
 	switch {
 	case c.has("commit_group"):
 		c.args(0, 0)
-		return func(w *warp, m uint32) { w.bulkCommitted(m) }
+		return func(w *warp, m uint32) { w.bulkCommitted() }
 	case c.has("wait_group"), c.has("wait_group.read"):
 		c.has("read")
 		c.args(1, 1)
-		c.imm(0)
-		return func(w *warp, m uint32) { w.bulkWaited(m) }
+		keep := int(c.imm(0))
+		return func(w *warp, m uint32) { w.bulkWaited(keep) }
 	case c.has("prefetch"):
 		return c.bulkPrefetch()
 	case c.has("tensor"):
@@ -119,7 +119,7 @@ func (c *lowering) bulkLinear() step {
 					return
 				}
 				move(to, from, n)
-				w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+				w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, -1, signal))
 				if signal && !w.bulkSignal(&b, i, -1, int(n)) {
 					return
 				}
@@ -133,7 +133,7 @@ func (c *lowering) bulkLinear() step {
 					return
 				}
 				move(to, from, n)
-				w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+				w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, rank, true))
 				if !w.bulkSignal(&b, i, rank, int(n)) {
 					return
 				}
@@ -162,17 +162,26 @@ func (w *warp) bulkPointer(a *access, lane int) (unsafe.Pointer, uint64) {
 	return w.pointer(a, lane, addr), addr
 }
 
-// bulkSignal completes bytes on a barrier; rank >= 0: the barrier at the same offset in that block.
-func (w *warp) bulkSignal(a *access, lane, rank, n int) bool {
+// signalOf is the address of the barrier that a copy signals, 0 where it signals none; rank >= 0: the barrier at the same offset in
+// that block.
+func (w *warp) signalOf(a *access, lane, rank int, signal bool) uint64 {
+	if !signal {
+		return 0
+	}
 	addr := w.laneAddress(a, lane)
 	if rank >= 0 {
 		addr = addr&^(0xff<<sharedRank) | uint64(rank)<<sharedRank
 	}
+	return addr
+}
+
+// bulkSignal completes bytes on a barrier.
+func (w *warp) bulkSignal(a *access, lane, rank, n int) bool {
+	addr := w.signalOf(a, lane, rank, true)
 	p := w.barrierAt(a, lane, addr)
 	if p == nil {
 		return false
 	}
-	w.mbarrierSignalled(addr, lane)
 	return w.advance(p, lane, addr, 0, -n)
 }
 
@@ -226,7 +235,7 @@ func (c *lowering) bulkReduce() step {
 				v := load(unsafe.Add(from, off), width)
 				modify(unsafe.Add(to, off), width, func(old uint64) uint64 { return f(old, v, 0) })
 			}
-			w.bulkCopied(i, &d, ta, &s, fa, n, signal)
+			w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, -1, signal))
 			if signal && !w.bulkSignal(&b, i, -1, int(n)) {
 				return
 			}
@@ -259,7 +268,7 @@ func (c *lowering) storeAsync() step {
 				store(p, size, w.lane(s, i))
 				p = unsafe.Add(p, size)
 			}
-			w.bulkCopied(i, &a, addr, nil, 0, a.size, true)
+			w.bulkCopied(i, &a, addr, nil, 0, a.size, w.signalOf(&bar, i, -1, true))
 			if !w.bulkSignal(&bar, i, -1, size*n) {
 				return
 			}
@@ -290,7 +299,7 @@ func (c *lowering) redAsync() step {
 			}
 			v := w.lane(src, i)
 			modify(p, size, func(old uint64) uint64 { return f(old, v, 0) })
-			w.bulkCopied(i, &a, addr, nil, 0, a.size, true)
+			w.bulkCopied(i, &a, addr, nil, 0, a.size, w.signalOf(&bar, i, -1, true))
 			if !w.bulkSignal(&bar, i, -1, size) {
 				return
 			}
@@ -319,7 +328,10 @@ func (c *lowering) storeBulk() step {
 				return
 			}
 			clear(unsafe.Slice((*byte)(p), one.size))
-			w.bulkCopied(i, &one, addr, nil, 0, one.size, false)
+			w.addr[i] = addr
+			if w.san != nil {
+				w.sanitizeAccess(&one, 1<<i)
+			}
 		}
 	}
 }

@@ -158,6 +158,7 @@ func (c *lowering) copyAsync() step {
 			if ptrs[i] != nil {
 				a.from = uint8(fv[i])
 			}
+			w.asyncIssued(i, uint32(w.addr[i]), int(size))
 			w.async.open = append(w.async.open, a)
 		}
 	}

@@ -15,7 +15,6 @@ type Device struct {
 	handles  uintptr
 	reports  []*Fault
 	counters map[string]*Counters
-	shadowed bool
 }
 
 // New returns a simulator. A bad Config is an error that names the field.
@@ -24,7 +23,9 @@ func New(c Config) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{set: s, space: newSpace(), counters: map[string]*Counters{}}, nil
+	d := &Device{set: s, space: newSpace(), counters: map[string]*Counters{}}
+	d.space.shadowed = s.sanitize
+	return d, nil
 }
 
 // Info implements device.Device.
@@ -39,10 +40,11 @@ func (d *Device) Close() error {
 	defer d.space.mu.Unlock()
 	var first error
 	for _, a := range *d.space.table.Load() {
-		if a.big && !a.freed {
-			if err := release(a.keep); err != nil && first == nil {
-				first = err
-			}
+		if a.freed {
+			continue
+		}
+		if err := a.release(); err != nil && first == nil {
+			first = err
 		}
 	}
 	d.space.table.Store(&[]*alloc{})

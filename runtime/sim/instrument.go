@@ -1,62 +1,76 @@
 package sim
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Counters of one kernel.
 type Counters struct{}
 
 type counting struct{}
 
-type sanitizer struct{}
+// instrument sets up what watches a launch.
+func (l *launch) instrument() {
+	if !l.set.sanitize {
+		return
+	}
+	warps := (l.block[0]*l.block[1]*l.block[2] + 31) / 32 * l.cluster[0] * l.cluster[1] * l.cluster[2]
+	l.san = &sanitizer{launch: l, number: launchNumber.Add(1), stride: warps + maxAgents, vars: map[uint64]*syncVar{}, seen: map[reportKey]bool{}}
+}
 
-type globalShadow struct{}
+// collect ends the watch: what the sanitizer found is an error of the launch.
+func (l *launch) collect() error {
+	if l.san == nil || len(l.san.reports) == 0 {
+		return nil
+	}
+	found := Reports(l.san.reports)
+	slices.SortStableFunc(found, func(a, b *Fault) int { return cmp.Compare(a.PTXLine, b.PTXLine) })
+	l.dev.mu.Lock()
+	l.dev.reports = append(l.dev.reports, found...)
+	l.dev.mu.Unlock()
+	return found
+}
 
-type sharedShadow struct{}
+// Reports returns all that the sanitizer has found on the device, in the order of the launches.
+func (d *Device) Reports() []*Fault {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.reports)
+}
 
-type warpShadow struct{}
+// observe is called before each instruction of a watched launch.
+func (w *warp) observe(in *inst, m uint32) {
+	if w.san != nil {
+		w.registers(in, m)
+	}
+}
 
-func (s *sharedShadow) barrier([]*warp) {}
+// watch is called with the addresses of a memory access of a watched launch.
+func (w *warp) watch(a *access, m uint32) {
+	if w.san != nil {
+		w.sanitizeAccess(a, m)
+	}
+}
 
-func (s *sanitizer) begin(*unit) {}
+// noteWrite marks memory that the host wrote.
+func (d *Device) noteWrite(p uint64, n int64) {
+	if a := d.space.find(p); a != nil && a.shade != nil && n > 0 {
+		mark(a.shade.written, p-a.base, uint64(n), true)
+	}
+}
 
-func (l *launch) instrument() {}
-
-func (l *launch) collect() {}
-
-func (w *warp) observe(in *inst, m uint32) {}
-
-func (d *Device) noteWrite(p uint64, n int64) {}
-
-func (d *Device) noteCopy(dst, src uint64, n int64) {}
-
-// watch is called with the addresses of a memory access.
-func (w *warp) watch(a *access, m uint32) {}
-
-func (w *warp) fenced(m uint32, proxy bool, scope string) {}
-
-func (w *warp) warpSynced(members uint32) {}
-
-func (w *warp) clusterArrived() {}
-
-func (w *warp) clusterWaited() {}
-
-func (u *unit) clusterOpened() {}
-
-func (w *warp) asyncLanded(group []asyncCopy) {}
-
-func (w *warp) mbarrierNew(addr uint64) {}
-
-func (w *warp) mbarrierGone(addr uint64) {}
-
-func (w *warp) mbarrierArrived(addr uint64, lanes uint32) {}
-
-func (w *warp) mbarrierWaited(addr uint64, lanes uint32, phase int) {}
-
-func (w *warp) mbarrierSignalled(addr uint64, lane int) {}
-
-func (w *warp) bulkCommitted(m uint32) {}
-
-func (w *warp) bulkWaited(m uint32) {}
-
-func (w *warp) bulkCopied(lane int, d *access, to uint64, s *access, from, n uint64, signal bool) {}
+// noteCopy carries what was written along with a copy.
+func (d *Device) noteCopy(dst, src uint64, n int64) {
+	from, to := d.space.find(src), d.space.find(dst)
+	if from == nil || to == nil || from.shade == nil || to.shade == nil {
+		return
+	}
+	for i := uint64(0); i < uint64(n); i++ {
+		set := unwritten(from.shade.written, src-from.base+i, 1) == 1
+		mark(to.shade.written, dst-to.base+i, 1, set)
+	}
+}
 
 // tensorOps counts multiply-adds of matrix instructions.
 func (w *warp) tensorOps(n int) {}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -77,6 +78,5 @@ func (f *Function) execute(g device.Launch, params []byte) error {
 	l.budget.Store(d.set.limit)
 	l.instrument()
 	err = l.execute()
-	l.collect()
-	return err
+	return errors.Join(err, l.collect())
 }

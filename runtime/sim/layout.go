@@ -96,5 +96,6 @@ func (c *lowering) allocate(f *flow) {
 		}
 		c.locs[i] = l
 	}
+	c.k.locs = c.locs
 	c.k.pressure = min(max(c.k.nr+2*c.k.nq, 16), 255)
 }

@@ -28,6 +28,7 @@ func lowerLd(c *lowering) step {
 	}
 	size := t.Bits() / 8
 	a := c.address(1, space, size*n)
+	a.order = order
 	dst := c.elements(c.arg(0), n, t, true)
 	if order.strong() {
 		return strongLoad(a, dst, t, size)
@@ -200,7 +201,7 @@ func lowerSt(c *lowering) step {
 	}
 	size := t.Bits() / 8
 	a := c.address(0, space, size*n)
-	a.write = true
+	a.write, a.order = true, order
 	src := c.elements(c.arg(1), n, t, false)
 	strong := order.strong()
 	return func(w *warp, m uint32) {

@@ -22,8 +22,8 @@ type kernel struct {
 	dynamicAt    int // offset of dynamic shared memory from sharedBase
 	localBytes   int // a thread
 	paramBytes   int
-	pressure     int // most 32-bit registers live at once
-	regNames     []string
+	pressure     int   // most 32-bit registers live at once
+	locs         []loc // of the virtual registers
 }
 
 // step executes an instruction for the lanes of m, which is never 0.
@@ -139,6 +139,13 @@ func (c *lowering) instruction(i int, flow *flow) {
 	}
 	c.out.join, c.out.spin = flow.join[i], flow.spin[i]
 	c.out.uses, c.out.defs = flow.uses[i], flow.defs[i]
+	for k := range c.in.Args {
+		if a := &c.in.Args[k]; a.Kind == ptx.Address {
+			collectRegs(a, &c.out.addrs)
+		}
+	}
+	c.out.stores = c.in.Op == "st" || c.in.Op == "atom" || c.in.Op == "red"
+	c.out.picks = c.in.Op == "selp"
 	c.out.run = lower(c)
 	if len(c.mods) > 0 {
 		c.failf("unknown modifier .%s", c.mods[0])

@@ -61,8 +61,12 @@ func (w *warp) advance(p *mbarrierWord, lane int, addr uint64, arrive, tx int) b
 			addr, p.pending(), p.tx(), arrive, tx)
 		return false
 	}
+	turned := next.phase() != p.phase()
 	*p = next
 	w.effect = true
+	if turned {
+		w.mbarrierTurned(addr)
+	}
 	return true
 }
 
@@ -82,7 +86,6 @@ func lowerMbarrier(c *lowering) step {
 		a := c.mbAddress(0, space)
 		return c.eachBarrier(a, func(w *warp, i int, p *mbarrierWord, addr uint64) bool {
 			*p = 0
-			w.mbarrierGone(addr)
 			return true
 		})
 	case "expect_tx", "complete_tx":
@@ -111,7 +114,7 @@ func lowerMbarrier(c *lowering) step {
 
 func (c *lowering) mbAddress(n int, space spaceKind) access {
 	a := c.address(n, space, 8)
-	a.write, a.atomic = true, true
+	a.write, a.atomic, a.barrier = true, true, true
 	return a
 }
 

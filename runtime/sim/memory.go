@@ -38,10 +38,11 @@ type alloc struct {
 
 // space is the global memory of one device.
 type space struct {
-	mu    sync.Mutex
-	table atomic.Pointer[[]*alloc] // sorted by base; replaced, never changed
-	next  uint64
-	used  int64
+	mu       sync.Mutex
+	table    atomic.Pointer[[]*alloc] // sorted by base; replaced, never changed
+	next     uint64
+	used     int64
+	shadowed bool // the sanitizer is on
 }
 
 func newSpace() *space {
@@ -66,6 +67,11 @@ func (s *space) alloc(size int64, name string) (*alloc, error) {
 		return nil, fmt.Errorf("sim: allocation of %d bytes: %w", size, err)
 	}
 	a.keep, a.big, a.mem = keep, big, unsafe.Pointer(unsafe.SliceData(keep))
+	if s.shadowed {
+		if a.shade, err = newGlobalShadow(a.size); err != nil {
+			return nil, fmt.Errorf("sim: shadow of an allocation of %d bytes: %w", size, err)
+		}
+	}
 	s.next = (a.base + a.size + 2*globalSpacing - 1) / globalSpacing * globalSpacing
 	s.used += size
 	old := *s.table.Load()
@@ -88,10 +94,21 @@ func (s *space) free(p uint64) error {
 	table[i] = &alloc{base: a.base, size: a.size, freed: true, name: a.name}
 	s.table.Store(&table)
 	s.used -= int64(a.size)
-	if a.big {
-		return release(a.keep)
+	return a.release()
+}
+
+// release gives the memory back.
+func (a *alloc) release() error {
+	var first error
+	if a.shade != nil && a.shade.big {
+		first = release(a.shade.written)
 	}
-	return nil
+	if a.big {
+		if err := release(a.keep); err != nil {
+			first = err
+		}
+	}
+	return first
 }
 
 // find returns the allocation at or before an address; nil where there is none.

@@ -70,6 +70,7 @@ func (b *block) start() {
 		w.syncing, w.effect, w.ga, w.waits, w.clusterPhase = 0, false, nil, "", 0
 		w.async = asyncGroups{}
 		w.wg = wgmmaState{}
+		w.watched = l.san != nil || l.counters != nil
 		for _, s := range l.kernel.specials {
 			w.fill(s)
 		}

@@ -40,7 +40,10 @@ type inst struct {
 	src      int32 // index of the instruction in the PTX function
 	uses     []regUse
 	defs     []regUse
-	instance int32 // which inlined copy of a function; 0: the kernel itself
+	addrs    []regUse // part of uses: what forms addresses
+	stores   bool     // writes its other uses to memory
+	picks    bool     // selp
+	instance int32    // which inlined copy of a function; 0: the kernel itself
 }
 
 // entry is a group of lanes that waits on the warp's reconvergence stack.
@@ -89,7 +92,7 @@ type warp struct {
 	lanes        int64  // thread instructions executed
 	async        asyncGroups
 	wg           wgmmaState
-	ready        []uint32 // sanitizer: lanes whose register has a value, by register
+	watched      bool // the sanitizer or the counters see every instruction
 	san          *warpShadow
 	waits        string // what the warp waits for, for a deadlock report
 	tries        int    // times that lanes of a shuffle were looked for
@@ -135,7 +138,7 @@ func (w *warp) run() (polled bool) {
 			w.pc++
 			if m != 0 {
 				w.lanes += int64(bits.OnesCount32(m))
-				if w.san != nil || w.b.launch.counters != nil {
+				if w.watched {
 					w.observe(in, m)
 				}
 				in.run(w, m)
@@ -152,7 +155,7 @@ func (w *warp) run() (polled bool) {
 
 // control executes a branch or an exit, and reports a poll.
 func (w *warp) control(in *inst, m uint32) bool {
-	if w.san != nil || w.b.launch.counters != nil {
+	if w.watched {
 		w.observe(in, m)
 	}
 	switch in.kind {
