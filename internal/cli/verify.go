@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/devices"
+	"github.com/kvloom/kvloom/internal/verify"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// VerifyCmd checks kernels against float64.
+type VerifyCmd struct {
+	Specs      []string `arg:"" optional:"" name:"model" help:"Model names or spec files; 'all' for every model."`
+	Device     string   `default:"auto" help:"auto, cuda, cuda:N or sim."`
+	Family     []string `help:"Only these families."`
+	Candidates string   `default:"forms" enum:"default,forms,all" help:"default: the first of a family; forms: the first of each form; all."`
+	Workloads  string   `default:"" help:"small, or full for long contexts too (default: full on a GPU, small on the simulator)."`
+	Case       string   `help:"Only the case of this name."`
+	Seed       uint64   `default:"1" help:"Seed of all inputs."`
+	Sweep      string   `help:"axes, random:N or random:N:SEED: generated specs instead of models."`
+	Verbose    bool     `short:"v" help:"A line for every case."`
+}
+
+// verifyReport is what --json prints.
+type verifyReport struct {
+	Device   string          `json:"device"`
+	Why      string          `json:"why"`
+	Compiler string          `json:"compiler"`
+	Passed   bool            `json:"passed"`
+	Failed   int             `json:"failed"`
+	Seconds  float64         `json:"seconds"`
+	Reports  []verify.Report `json:"reports"`
+}
+
+// Run runs the verb. It fails when a kernel is wrong.
+func (v *VerifyCmd) Run(c *Context) error {
+	list, err := v.list()
+	if err != nil {
+		return err
+	}
+	families, err := parseFamilies(v.Family)
+	if err != nil {
+		return err
+	}
+	compiler, err := nvrtc.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := devices.Open(v.Device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	fmt.Fprintf(c.Stderr, "device: %s\n", dev.Why)
+	o := verify.Options{Seed: v.Seed, Candidates: v.Candidates, Workloads: v.Workloads, Families: families, Only: v.Case}
+	if o.Workloads == "" {
+		o.Workloads = "full"
+		if dev.Info().Backend == "sim" || v.Sweep != "" {
+			o.Workloads = "small"
+		}
+	}
+	if o.Workloads != "full" && o.Workloads != "small" {
+		return fmt.Errorf("workloads %q; use small or full", o.Workloads)
+	}
+	loader := verify.NewLoader(c, dev, compiler)
+	env := verify.NewEnv(dev, loader.Compile)
+	start := time.Now()
+	reports, runErr := v.all(c, env, loader, list, o)
+	out := verifyReport{Device: dev.Info().Name, Why: dev.Why, Compiler: compiler.Version(), Seconds: time.Since(start).Seconds(), Reports: reports}
+	for _, r := range reports {
+		out.Failed += len(r.Failures())
+	}
+	out.Passed = out.Failed == 0 && runErr == nil
+	runErr = errors.Join(runErr, env.Close(), loader.Unload())
+	if c.JSON {
+		runErr = errors.Join(runErr, c.PrintJSON(out))
+	} else {
+		v.print(c.Stdout, out)
+	}
+	if runErr == nil && out.Failed > 0 {
+		return fmt.Errorf("%d checks failed", out.Failed)
+	}
+	return runErr
+}
+
+// list resolves what is to be verified.
+func (v *VerifyCmd) list() ([]*specs.Spec, error) {
+	if v.Sweep != "" {
+		if len(v.Specs) > 0 {
+			return nil, errors.New("--sweep makes its own specs; name no model beside it")
+		}
+		return verify.ParseSweep(v.Sweep)
+	}
+	names := v.Specs
+	if len(names) == 0 {
+		return nil, errors.New("name a model or a spec file, 'all', or --sweep")
+	}
+	if slices.Equal(names, []string{"all"}) {
+		names = specs.Names()
+	}
+	var list []*specs.Spec
+	for _, name := range names {
+		s, err := specs.Resolve(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func parseFamilies(names []string) ([]plan.Family, error) {
+	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageAttend}
+	var out []plan.Family
+	for _, name := range names {
+		if !slices.Contains(known, plan.Family(name)) {
+			return nil, fmt.Errorf("family %q; there are %q", name, known)
+		}
+		out = append(out, plan.Family(name))
+	}
+	return out, nil
+}
+
+// all runs every spec, with compilation ahead of it, and returns what was found also when it ends early.
+func (v *VerifyCmd) all(c *Context, env *verify.Env, loader *verify.Loader, list []*specs.Spec, o verify.Options) ([]verify.Report, error) {
+	var ahead []plan.Candidate
+	for _, s := range list {
+		p, err := verify.Plan(env.Dev.Info(), s, o)
+		if err != nil {
+			return nil, err
+		}
+		ahead = append(ahead, p.Candidates...)
+	}
+	wait := loader.Prefetch(ahead, runtime.GOMAXPROCS(0))
+	defer wait()
+	var reports []verify.Report
+	var said time.Time
+	done := 0
+	for _, s := range list {
+		before := done
+		o.Progress = func(i, _ int, what string) {
+			if done = before + i; what != "" && time.Since(said) > time.Second {
+				said = time.Now()
+				fmt.Fprintf(c.Stderr, "[%d/%d] %s: %s\n", done+1, len(ahead), s.Name, what)
+			}
+		}
+		r, err := verify.Run(c, env, s, o)
+		reports = append(reports, r)
+		if err != nil {
+			return reports, err
+		}
+	}
+	return reports, nil
+}
+
+// print writes the table of maximum errors beside their bounds, and every failure.
+func (v *VerifyCmd) print(w io.Writer, out verifyReport) {
+	merged := verify.Report{}
+	for _, r := range out.Reports {
+		results := r.Results
+		if v.Sweep != "" { // one table for all specs: candidates are told apart by form alone
+			results = slices.Clone(results)
+			for i := range results {
+				results[i].Candidate = firstWords(results[i].Candidate, 2)
+				results[i].Case = r.Spec + ": " + results[i].Case
+			}
+			merged.Results = append(merged.Results, results...)
+			merged.Unchecked = r.Unchecked
+			continue
+		}
+		fmt.Fprintf(w, "%s (%s, seed %d)\n", r.Spec, r.Target, r.Seed)
+		v.table(w, r)
+	}
+	if v.Sweep != "" {
+		fmt.Fprintf(w, "sweep %s: %d specs\n", v.Sweep, len(out.Reports))
+		v.table(w, merged)
+	}
+	for _, r := range out.Reports {
+		for _, f := range r.Failures() {
+			fmt.Fprintf(w, "FAIL %s: %s: %s: %s: %s\n", r.Spec, f.Candidate, f.Case, f.Metric, f.Failure)
+		}
+	}
+}
+
+func firstWords(s string, n int) string {
+	words := strings.Fields(s)
+	return strings.Join(words[:min(n, len(words))], " ")
+}
+
+// table prints one block a candidate, one line a metric, 80 columns wide where names allow.
+func (v *VerifyCmd) table(w io.Writer, r verify.Report) {
+	last := "\x00"
+	for _, row := range r.Rows() {
+		if row.Candidate != last {
+			last = row.Candidate
+			fmt.Fprintf(w, "  %s\n", row.Candidate)
+		}
+		verdict := "ok  "
+		if row.Failed > 0 {
+			verdict = "FAIL"
+		}
+		fmt.Fprintf(w, "    %s %-40s %9s <= %s\n", verdict, row.Metric, figure(row.MaxError), figure(row.Bound))
+		fmt.Fprintf(w, "         %d cases, %d values", row.Cases, row.Count)
+		if row.Skipped > 0 {
+			fmt.Fprintf(w, ", %d skipped", row.Skipped)
+		}
+		fmt.Fprintf(w, "; nearest to the bound: %s\n", row.Case)
+		if !v.Verbose {
+			continue
+		}
+		for _, x := range r.Results {
+			if x.Candidate == row.Candidate && x.Metric == row.Metric {
+				fmt.Fprintf(w, "         %9s <= %-9s %s %s\n", figure(x.MaxError), figure(x.Bound), x.Case, x.Skipped)
+			}
+		}
+	}
+	for _, f := range r.Unchecked {
+		fmt.Fprintf(w, "  %s: no checker, not verified\n", f)
+	}
+}
+
+// figure prints an error in three digits; Tally writes infinity as the largest float.
+func figure(x float64) string {
+	if x == math.MaxFloat64 {
+		return "inf"
+	}
+	return fmt.Sprintf("%.3g", x)
+}
