@@ -114,7 +114,10 @@ func (p pkg) doc(name string) string {
 of %d tokens.
 
 A decode step of one layer is PageSummary for pages that became complete, PageScore, PageSelect, PageAttend. PageAttend without page
-lists is dense attention. The kernels read all lengths from device memory, so one captured graph serves growing sequences.`,
+lists is dense attention. The kernels read all lengths from device memory, so one captured graph serves growing sequences.
+
+The caller allocates. A workspace of WorkspaceBytes is zeroed once and belongs to one function, stream, workload and shape of batch;
+zero it again before it serves another.`,
 		name, p.spec.Name, a.QueryHeads, a.KVHeads, a.Group(), a.HeadDim, c.PageSize, c.DType, l.Rank, l.BasisBits,
 		p.record.PayloadBytes(), p.record.Bytes, p.spec.Slots(), l.BudgetTokens)
 }

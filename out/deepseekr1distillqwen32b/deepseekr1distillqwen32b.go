@@ -6,6 +6,9 @@
 //
 // A decode step of one layer is PageSummary for pages that became complete, PageScore, PageSelect, PageAttend. PageAttend without page
 // lists is dense attention. The kernels read all lengths from device memory, so one captured graph serves growing sequences.
+//
+// The caller allocates. A workspace of WorkspaceBytes is zeroed once and belongs to one function, stream, workload and shape of batch;
+// zero it again before it serves another.
 package deepseekr1distillqwen32b
 
 import (

@@ -119,6 +119,9 @@ var (
 // CheckPageSummary tells the first argument that the kernel would trip over: null or misaligned pointers, impossible counts and
 // strides. Lengths are in device memory; see CheckLengths.
 func (s *Set) CheckPageSummary(a *PageSummaryArgs) error {
+	if a == nil {
+		return &ArgumentError{PageSummary, "arguments", "are nil"}
+	}
 	c, m := checker{work: PageSummary}, &s.bundle.Model
 	c.cache(m, &a.Cache, false)
 	c.ptr("built_lens", a.BuiltLens, 4)
@@ -129,6 +132,9 @@ func (s *Set) CheckPageSummary(a *PageSummaryArgs) error {
 
 // CheckPageScore is CheckPageSummary for page_score.
 func (s *Set) CheckPageScore(a *PageScoreArgs) error {
+	if a == nil {
+		return &ArgumentError{PageScore, "arguments", "are nil"}
+	}
 	c, m := checker{work: PageScore}, &s.bundle.Model
 	c.cache(m, &a.Cache, false)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
@@ -143,6 +149,9 @@ func (s *Set) CheckPageScore(a *PageScoreArgs) error {
 
 // CheckPageSelect is CheckPageSummary for page_select.
 func (s *Set) CheckPageSelect(a *PageSelectArgs) error {
+	if a == nil {
+		return &ArgumentError{PageSelect, "arguments", "are nil"}
+	}
 	c, m := checker{work: PageSelect}, &s.bundle.Model
 	c.count("batch", a.Batch)
 	c.count("kv_heads", a.KVHeads)
@@ -165,6 +174,9 @@ func (s *Set) CheckPageSelect(a *PageSelectArgs) error {
 
 // CheckPageAttend is CheckPageSummary for page_attend.
 func (s *Set) CheckPageAttend(a *PageAttendArgs) error {
+	if a == nil {
+		return &ArgumentError{PageAttend, "arguments", "are nil"}
+	}
 	c, m := checker{work: PageAttend}, &s.bundle.Model
 	c.cache(m, &a.Cache, true)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)

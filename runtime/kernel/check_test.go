@@ -85,6 +85,13 @@ func TestChecksNameTheField(t *testing.T) {
 	}
 }
 
+func TestNilArguments(t *testing.T) {
+	s, w := load(t, &fakeDevice{info: h200}), Workload{1600, 2}
+	for _, err := range []error{s.PageSummary(nil, nil, w, 1), s.PageScore(nil, nil, w), s.PageSelect(nil, nil, w), s.PageAttend(nil, nil, w)} {
+		contains(t, "nil", err, "arguments are nil")
+	}
+}
+
 // TestLastPageLen is S5.
 func TestLastPageLen(t *testing.T) {
 	m := testBundle().Model

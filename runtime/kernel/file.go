@@ -29,6 +29,7 @@ const (
 	formatNow  = 1
 	prefixSize = 64
 	maxHeader  = 64 << 20
+	maxFile    = 1 << 30 // a wrong path should not be read into memory: weights, a disk image
 )
 
 // header is the JSON part: the bundle, and where its code lies. Kernels share equal blobs.
@@ -71,6 +72,9 @@ func (n *NewerFormat) Error() string {
 
 // Open reads a bundle. A file that is truncated, altered or not a bundle is a *Damaged, one of a later format a *NewerFormat.
 func Open(path string) (*Bundle, error) {
+	if fi, err := os.Stat(path); err == nil && fi.Size() > maxFile {
+		return nil, &Damaged{File: path, Reason: fmt.Sprintf("the file has %d bytes, no bundle has more than %d", fi.Size(), int64(maxFile))}
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("open bundle: %w", err)

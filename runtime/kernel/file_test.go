@@ -90,7 +90,16 @@ func TestDamagedBundles(t *testing.T) {
 			}
 		})
 	}
-	_, err := Open(filepath.Join(t.TempDir(), "none.kvloom"))
+	weights := filepath.Join(t.TempDir(), "weights.safetensors")
+	if err := os.WriteFile(weights, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(weights, maxFile+1); err != nil { // sparse: it takes no space
+		t.Skip(err)
+	}
+	_, err := Open(weights)
+	contains(t, "a file of another kind", err, weights, "no bundle has more than")
+	_, err = Open(filepath.Join(t.TempDir(), "none.kvloom"))
 	contains(t, "no file", err, "open bundle", "none.kvloom")
 }
 

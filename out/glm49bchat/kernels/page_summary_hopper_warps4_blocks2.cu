@@ -11,5 +11,6 @@ page_summary(const __grid_constant__ kvloom::PageSummaryArgs args) {
       , 4  // BITS
       , kvloom::bf16  // Key
       , 4  // kNumWarps
+      , 104960  // kSharedBytes
   >(args);
 }
