@@ -3,6 +3,7 @@ package golden
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,9 @@ func runCase(t *testing.T, path, specFile string) {
 		t.Errorf("sections of %s (%s=1 rewrites them), made - kept +:\n%s", path, updateVariable, diff)
 	}
 	for _, made := range want.Files {
+		if found := foreign.Find(made.Data); found != nil {
+			t.Errorf("%s holds %q: a golden file has no paths of a machine, no dates and no times", made.Name, found)
+		}
 		for _, kept := range a.Files {
 			if kept.Name != made.Name {
 				continue
@@ -68,6 +72,20 @@ func runCase(t *testing.T, path, specFile string) {
 			if diff := cmp.Diff(lines(kept.Data), lines(made.Data)); diff != "" {
 				t.Errorf("%s of %s (%s=1 rewrites it), kept - made +:\n%s", made.Name, path, updateVariable, diff)
 			}
+		}
+	}
+}
+
+// foreign is what differs between machines and runs.
+var foreign = regexp.MustCompile(`/(tmp|home|root|usr|work)/|\b20\d\d-\d\d-\d\d\b|\b\d+(\.\d+)? ?(us|ms)\b`)
+
+func TestForeign(t *testing.T) {
+	for text, want := range map[string]bool{
+		"#include \"kernels/page_score.cuh\"": false, "grid 3 sms, 1, 1": false, "163248 B": false,
+		"// /home/someone/x.cuh": true, "made 2026-01-02": true, "median 3.5 us": true, "12ms": true,
+	} {
+		if got := foreign.MatchString(text); got != want {
+			t.Errorf("%q: %t", text, got)
 		}
 	}
 }
