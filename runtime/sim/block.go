@@ -27,13 +27,14 @@ type launch struct {
 
 // unit is what one worker runs: the blocks of a cluster, or one block.
 type unit struct {
-	index  uint64
-	blocks []*block
-	crank  [3]uint32
-	bar    clusterBarrier
-	rng    rng
-	shade  *unitShadow
-	rounds int64
+	index   uint64
+	blocks  []*block
+	crank   [3]uint32
+	bar     clusterBarrier
+	rng     rng
+	shade   *unitShadow
+	pending []bulkOp
+	rounds  int64
 }
 
 // block is one thread block.
@@ -136,7 +137,10 @@ const (
 // run gives every warp of the unit turns, until all have exited, all only poll, or a good while has passed.
 func (u *unit) run() progress {
 	for range 64 {
-		moved, polls, alive := false, false, false
+		moved, polls, alive := len(u.pending) > 0, false, false
+		if f := u.land(); f != nil {
+			return u.stopWith(f)
+		}
 		for _, b := range u.blocks {
 			for i := range b.warps {
 				w := b.warps[u.pick(b, i)]
@@ -164,9 +168,10 @@ func (u *unit) run() progress {
 			alive = alive || b.alive > 0
 		}
 		switch {
+		case !alive && len(u.pending) > 0:
 		case !alive:
 			return finished
-		case moved:
+		case moved || len(u.pending) > 0:
 		case polls:
 			return stalled
 		default:

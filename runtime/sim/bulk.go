@@ -8,7 +8,7 @@ import (
 	"github.com/kvloom/kvloom/runtime/sim/ptx"
 )
 
-// bulk lowers cp.async.bulk: the copies are done at once; those that signal an mbarrier complete their bytes there.
+// bulk lowers cp.async.bulk.
 func (c *lowering) bulk() step {
 	switch {
 	case c.has("commit_group"):
@@ -18,7 +18,13 @@ func (c *lowering) bulk() step {
 		c.has("read")
 		c.args(1, 1)
 		keep := int(c.imm(0))
-		return func(w *warp, m uint32) { w.bulkWaited(keep) }
+		return func(w *warp, m uint32) {
+			if f := w.b.unit.land(); f != nil {
+				w.fault, w.stop = f, true
+				return
+			}
+			w.bulkWaited(keep)
+		}
 	case c.has("prefetch"):
 		return c.bulkPrefetch()
 	case c.has("tensor"):
@@ -115,28 +121,20 @@ func (c *lowering) bulkLinear() step {
 			}
 			if !multicast {
 				to, ta := w.bulkPointer(&d, i)
-				if to == nil {
+				if to == nil || !w.copyLater(to, from, n, &b, i, -1, signal) {
 					return
 				}
-				move(to, from, n)
 				w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, -1, signal))
-				if signal && !w.bulkSignal(&b, i, -1, int(n)) {
-					return
-				}
 				continue
 			}
 			for set := uint32(w.lane(ctas, i)); set != 0; set &= set - 1 {
 				rank := bits.TrailingZeros32(set)
 				ta := w.laneAddress(&d, i)&^(0xff<<sharedRank) | uint64(rank)<<sharedRank
 				to := w.pointer(&d, i, ta)
-				if to == nil {
+				if to == nil || !w.copyLater(to, from, n, &b, i, rank, true) {
 					return
 				}
-				move(to, from, n)
 				w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, rank, true))
-				if !w.bulkSignal(&b, i, rank, int(n)) {
-					return
-				}
 			}
 		}
 	}
@@ -160,6 +158,68 @@ func (w *warp) laneAddress(a *access, lane int) uint64 {
 func (w *warp) bulkPointer(a *access, lane int) (unsafe.Pointer, uint64) {
 	addr := w.laneAddress(a, lane)
 	return w.pointer(a, lane, addr), addr
+}
+
+// bulkOp is a bulk copy on its way: it lands when the unit's warps have had a turn, so that a kernel which does not wait for it
+// sees the old bytes.
+type bulkOp struct {
+	w        *warp
+	lane     int
+	pc       int32
+	dst, src unsafe.Pointer
+	n        uint64
+	do       func() // instead of a plain copy
+	bar      uint64 // shared address of the mbarrier
+	access   access // of the mbarrier
+	signal   bool
+}
+
+// copyLater enqueues a copy, after a look at its barrier.
+func (w *warp) copyLater(dst, src unsafe.Pointer, n uint64, bar *access, lane, rank int, signal bool) bool {
+	return w.later(bulkOp{dst: dst, src: src, n: n}, bar, lane, rank, signal)
+}
+
+func (w *warp) later(op bulkOp, bar *access, lane, rank int, signal bool) bool {
+	op.w, op.lane, op.pc, op.signal = w, lane, w.pc, signal
+	if signal {
+		op.bar, op.access = w.signalOf(bar, lane, rank, true), *bar
+		if w.barrierAt(bar, lane, op.bar) == nil {
+			return false
+		}
+	}
+	w.b.unit.pending = append(w.b.unit.pending, op)
+	return true
+}
+
+// land completes the copies on their way. It reports a fault of one of them.
+func (u *unit) land() *Fault {
+	for i := range u.pending {
+		op := &u.pending[i]
+		if op.do != nil {
+			op.do()
+		} else {
+			move(op.dst, op.src, op.n)
+		}
+		if op.signal && !op.complete() {
+			return op.w.fault
+		}
+	}
+	u.pending = u.pending[:0]
+	return nil
+}
+
+// complete signals the barrier, at the place in the code where the copy was issued.
+func (op *bulkOp) complete() bool {
+	w := op.w
+	pc, stop := w.pc, w.stop
+	w.pc = op.pc
+	p := w.barrierAt(&op.access, op.lane, op.bar)
+	ok := p != nil && w.advance(p, op.lane, op.bar, 0, -int(op.n))
+	w.pc = pc
+	if ok {
+		w.stop = stop
+	}
+	return ok
 }
 
 // signalOf is the address of the barrier that a copy signals, 0 where it signals none; rank >= 0: the barrier at the same offset in
@@ -231,14 +291,16 @@ func (c *lowering) bulkReduce() step {
 			if from == nil || to == nil {
 				return
 			}
-			for off := uint64(0); off < n; off += uint64(width) {
-				v := load(unsafe.Add(from, off), width)
-				modify(unsafe.Add(to, off), width, func(old uint64) uint64 { return f(old, v, 0) })
+			reduce := func() {
+				for off := uint64(0); off < n; off += uint64(width) {
+					v := load(unsafe.Add(from, off), width)
+					modify(unsafe.Add(to, off), width, func(old uint64) uint64 { return f(old, v, 0) })
+				}
 			}
-			w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, -1, signal))
-			if signal && !w.bulkSignal(&b, i, -1, int(n)) {
+			if !w.later(bulkOp{do: reduce, n: n}, &b, i, -1, signal) {
 				return
 			}
+			w.bulkCopied(i, &d, ta, &s, fa, n, w.signalOf(&b, i, -1, signal))
 		}
 	}
 }

@@ -31,16 +31,18 @@ const (
 
 // Fault is an error of a launch: what, who and where.
 type Fault struct {
-	Kind    FaultKind
-	Kernel  string
-	Block   [3]uint32
-	Thread  [3]uint32
-	PTXLine int
-	PTX     string // the instruction
-	File    string // CUDA source
-	Line    int    // CUDA source line; 0: the module has no line information
-	Address uint64
-	Message string
+	Kind     FaultKind
+	Kernel   string
+	Block    [3]uint32
+	Thread   [3]uint32
+	PTXLine  int
+	PTX      string // the instruction
+	File     string // CUDA source
+	Line     int    // CUDA source line; 0: the module has no line information
+	CallFile string // where the function that Line belongs to was inlined, if it was
+	CallLine int
+	Address  uint64
+	Message  string
 }
 
 func (f *Fault) Error() string {
@@ -49,6 +51,9 @@ func (f *Fault) Error() string {
 		f.Thread[0], f.Thread[1], f.Thread[2])
 	if f.Line > 0 {
 		fmt.Fprintf(&b, ", %s:%d", f.File, f.Line)
+	}
+	if f.CallLine > 0 {
+		fmt.Fprintf(&b, " inlined at %s:%d", f.CallFile, f.CallLine)
 	}
 	fmt.Fprintf(&b, " (PTX line %d: %s): %s", f.PTXLine, f.PTX, f.Message)
 	return b.String()
@@ -74,6 +79,9 @@ func (w *warp) describe(lane int, kind FaultKind, in *inst, msg string) *Fault {
 	src := k.source(in)
 	f := &Fault{Kind: kind, Kernel: k.name, Block: w.b.id, Thread: w.thread(lane), PTXLine: src.Line, PTX: src.Full(), Message: msg}
 	f.File, f.Line = k.place(src.Src)
+	if at := src.Src.InlinedAt; at != nil {
+		f.CallFile, f.CallLine = k.place(*at)
+	}
 	return f
 }
 
@@ -92,6 +100,20 @@ func (k *kernel) place(s ptx.Src) (string, int) {
 	return k.files[s.File], s.Line
 }
 
+// stands is where a warp that cannot go on is: at its barrier, or at what its loop polls.
+func (w *warp) stands() *inst {
+	if w.state != polling || w.polled == nil {
+		return w.at()
+	}
+	end := w.polled.src
+	for i := w.code[w.polled.target].src; i <= end; i++ {
+		if in := &w.code[i]; polls(&w.b.launch.kernel.origin[in.src]) {
+			return in
+		}
+	}
+	return w.polled
+}
+
 // deadlock describes where every warp of a unit stands.
 func (u *unit) deadlock() *Fault {
 	var first *Fault
@@ -105,7 +127,7 @@ func (u *unit) deadlock() *Fault {
 			if w.state == polling {
 				what = "polls"
 			}
-			f := w.describe(firstLane(w.mask), kindDeadlock, w.at(), "")
+			f := w.describe(firstLane(w.mask), kindDeadlock, w.stands(), "")
 			if first == nil {
 				first = f
 			}

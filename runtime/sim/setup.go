@@ -39,6 +39,7 @@ func (u *unit) reset(l *launch, i uint64) {
 	u.index = i
 	u.rng = rng{on: l.set.random, state: l.set.seed + i*0x9e3779b97f4a7c15}
 	u.bar = clusterBarrier{}
+	u.pending = u.pending[:0]
 	gx, gy := uint64(l.grid[0]/l.cluster[0]), uint64(l.grid[1]/l.cluster[1])
 	u.crank = [3]uint32{uint32(i % gx), uint32(i / gx % gy), uint32(i / gx / gy)}
 	for _, b := range u.blocks {

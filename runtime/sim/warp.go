@@ -92,7 +92,8 @@ type warp struct {
 	lanes        int64  // thread instructions executed
 	async        asyncGroups
 	wg           wgmmaState
-	watched      bool // the sanitizer or the counters see every instruction
+	watched      bool  // the sanitizer or the counters see every instruction
+	polled       *inst // the back edge of the loop that polls
 	san          *warpShadow
 	waits        string // what the warp waits for, for a deadlock report
 	tries        int    // times that lanes of a shuffle were looked for
@@ -177,6 +178,7 @@ func (w *warp) control(in *inst, m uint32) bool {
 		w.diverge(in, m)
 	}
 	if in.spin && m != 0 {
+		w.polled = in
 		idle := !w.effect
 		w.effect = false
 		w.rotate()
