@@ -101,7 +101,7 @@ func (c *Compiler) compile(ctx context.Context, src render.Source, o Options) (*
 	if virtual {
 		m.CubinArch = o.CubinArch
 	}
-	out, err := c.run(ctx, src, src.Arch, o)
+	out, err := c.runLogged(ctx, src, src.Arch, o)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (c *Compiler) compile(ctx context.Context, src render.Source, o Options) (*
 		if o.CubinArch == "" {
 			return m, nil
 		}
-		if out, err = c.run(ctx, src, o.CubinArch, o); err != nil {
+		if out, err = c.runLogged(ctx, src, o.CubinArch, o); err != nil {
 			return nil, err
 		}
 		m.Cubin, m.Log = out.cubin, m.Log+out.log
@@ -128,6 +128,26 @@ func (c *Compiler) compile(ctx context.Context, src render.Source, o Options) (*
 type output struct {
 	ptx, cubin []byte
 	log        string
+}
+
+// logs lets compilations run side by side, and one alone where that matters.
+var logs sync.RWMutex
+
+// runLogged is run with a log that says what the kernel uses. With many compilations at once NVRTC now and then loses what ptxas -v
+// says (13.0: 12 of some 500 on 16 cores), while the code is right; such a source is compiled again with nothing beside it.
+func (c *Compiler) runLogged(ctx context.Context, src render.Source, arch string, o Options) (output, error) {
+	logs.RLock()
+	out, err := c.run(ctx, src, arch, o)
+	logs.RUnlock()
+	if err != nil || len(out.cubin) == 0 {
+		return out, err
+	}
+	if _, lost := parseResources(out.log, src.Entry); lost == nil {
+		return out, nil
+	}
+	logs.Lock()
+	defer logs.Unlock()
+	return c.run(ctx, src, arch, o)
 }
 
 // run compiles for one architecture.
