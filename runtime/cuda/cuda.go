@@ -223,6 +223,15 @@ func (a *api) info(dev int32, ordinal int) (device.Info, error) {
 	return i, nil
 }
 
+// MakeCurrent locks the goroutine to its OS thread and makes the context current there until release is called. A serving loop does it
+// once: launches find the context current and save two driver calls each.
+func (d *Device) MakeCurrent() (release func(), err error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	return d.leave, nil
+}
+
 // enter makes the context current on the calling thread until leave.
 func (d *Device) enter() error {
 	runtime.LockOSThread()

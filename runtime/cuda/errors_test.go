@@ -49,6 +49,7 @@ func fakeAPI(v int32, major, minor int32, calls *[]string) *api {
 		primaryRetain:  func(ctx *uintptr, _ int32) Result { *ctx = 7; return note("retain") },
 		primaryRelease: func(int32) Result { return note("release") },
 		ctxGetDevice:   func(dev *int32) Result { *dev = 0; return 0 },
+		ctxGetCurrent:  func(ctx *uintptr) Result { *ctx = 0; return 0 },
 		ctxPush:        func(uintptr) Result { return note("push") },
 		ctxPop:         func(*uintptr) Result { return note("pop") },
 		moduleLoad: func(m *uintptr, _ unsafe.Pointer, _ uint32, _ *[2]int32, _ *[2]uintptr) Result {

@@ -310,10 +310,15 @@ func BenchmarkGPULaunch(b *testing.B) {
 	g := setup(b)
 	args := &fillArgs{p: must(g.dev.Alloc(4))(b), n: 1}
 	for _, tc := range []struct {
-		name      string
-		dependent bool
-	}{{"plain", false}, {"dependent", true}} {
+		name               string
+		dependent, current bool
+	}{{"plain", false, true}, {"dependent", true, true}, {"context not current", false, false}} {
 		b.Run(tc.name, func(b *testing.B) {
+			if tc.current { // as on a serving thread
+				release, err := g.dev.(*cuda.Device).MakeCurrent()
+				check(b, err)
+				defer release()
+			}
 			l := grid(1, 32)
 			l.Dependent = tc.dependent
 			b.ReportAllocs()

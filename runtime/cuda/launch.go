@@ -54,6 +54,7 @@ type record struct {
 	extra  [5]uintptr
 	size   uintptr
 	params unsafe.Pointer
+	ctx    uintptr // current on the calling thread
 }
 
 var records = sync.Pool{New: func() any { return new(record) }}
@@ -110,10 +111,13 @@ func (f *Function) enqueue(rec *record) (Result, string) {
 	a := f.d.api
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if r := a.ctxPush(f.d.ctx); r != 0 {
-		return r, "cuCtxPushCurrent_v2"
+	// A serving thread has its context current already, and then nothing is pushed.
+	if r := a.ctxGetCurrent(&rec.ctx); r != 0 || rec.ctx != f.d.ctx {
+		if r := a.ctxPush(f.d.ctx); r != 0 {
+			return r, "cuCtxPushCurrent_v2"
+		}
+		defer a.ctxPop(nil)
 	}
-	defer a.ctxPop(nil)
 	switch {
 	case a.launchEx != nil:
 		return a.launchEx(&rec.config, f.handle, nil, &rec.extra), "cuLaunchKernelEx"

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"unsafe"
@@ -133,6 +134,8 @@ func load() (*api, error) {
 	if file := os.Getenv("KVLOOM_LIBCUDA"); file != "" {
 		names = []string{file}
 	}
+	runtime.LockOSThread() // dlerror's text belongs to the thread
+	defer runtime.UnlockOSThread()
 	var first error
 	for _, name := range names {
 		lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)

@@ -46,7 +46,7 @@ var symbols = []symbol{
 	}},
 	{"cuDevicePrimaryCtxRelease_v2", nil, true, func(a *api, fn uintptr) { a.primaryRelease = func(dev int32) Result { return call(fn, uintptr(dev)) } }},
 	{"cuCtxGetCurrent", nil, true, func(a *api, fn uintptr) {
-		a.ctxGetCurrent = func(ctx *uintptr) Result { return call(fn, uintptr(unsafe.Pointer(ctx))) }
+		a.ctxGetCurrent = func(ctx *uintptr) Result { return callHot(fn, uintptr(unsafe.Pointer(ctx))) }
 	}},
 	{"cuCtxGetDevice", nil, true, func(a *api, fn uintptr) {
 		a.ctxGetDevice = func(dev *int32) Result { return call(fn, uintptr(unsafe.Pointer(dev))) }
