@@ -2,10 +2,13 @@ package golden
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/tools/txtar"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
@@ -74,23 +77,40 @@ var argsBytes = map[plan.Family]uintptr{
 
 // TestPTX compiles what common shapes run by default, and the first bulk candidate of page_score, and looks at the code.
 func TestPTX(t *testing.T) {
-	for _, model := range []string{
+	for _, name := range []string{
 		"llama-3.1-8b",    // group 4: the first speed bars
 		"smollm2-135m",    // group 3, head dim 64: the demo
 		"qwen2.5-7b-1m",   // group 7
 		"glm-4-9b-chat",   // group 16: two n tiles a warp
 		"phi-3-mini-128k", // group 1, head dim 96
+		"group7-two-bits", // pages of 32: the block form of page_summary; a list a query head, fp16, softcap
 	} {
-		s, err := specs.Model(model)
+		s, err := specs.Model(name)
 		if err != nil {
-			t.Fatal(err)
+			if s, err = caseSpec(name); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, fp := range plan.New(s, plan.Targets["sm_90a"]).Families {
 			for _, c := range compiled(fp) {
-				t.Run(model+"/"+c.ID(), func(t *testing.T) { checkPTX(t, c) })
+				t.Run(name+"/"+c.ID(), func(t *testing.T) { checkPTX(t, c) })
 			}
 		}
 	}
+}
+
+// caseSpec is the spec of a golden case.
+func caseSpec(name string) (*specs.Spec, error) {
+	a, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range a.Files {
+		if f.Name == name+".yaml" {
+			return specs.Parse(f.Name, f.Data)
+		}
+	}
+	return nil, fmt.Errorf("%s.txtar holds no spec", name)
 }
 
 // compiled are the candidates of a family that TestPTX looks at.
