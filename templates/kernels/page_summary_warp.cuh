@@ -131,7 +131,9 @@ struct WarpBuild {
   __device__ __forceinline__ void eigenvectors() const {
     constexpr int kLanes = PAGE / 2;
     const int page = lane / kLanes, l = lane % kLanes;
-    float a[PAGE], b[PAGE];  // columns l and l + kLanes
+    using Eigen = Jacobi<PAGE, RANK>;
+    typename Eigen::Column first, second;  // columns l and l + kLanes
+    float (&a)[PAGE] = first.x, (&b)[PAGE] = second.x;
     float* row_a = gram(page) + l * kGramStride;
     float* row_b = row_a + kLanes * kGramStride;
     const bool finite = power()[page].down > 0.f;
@@ -170,19 +172,14 @@ struct WarpBuild {
 #pragma unroll
     for (int mask = 1; mask < kLanes; mask *= 2) trace += __shfl_xor_sync(~0u, trace, mask);
 
-    Jacobi<PAGE>::run(a, b, lane, trace);
+    Eigen::run(first, second, lane, trace);
 
-    const float length_a = sqrtf(Jacobi<PAGE>::dot(a, a)), length_b = sqrtf(Jacobi<PAGE>::dot(b, b));
-    int place_a = length_b > length_a, place_b = 1 - place_a;
+    int place_a, place_b;
+    Eigen::rank(first, second, lane, place_a, place_b);
+    const float length_a = sqrtf(first.square), length_b = sqrtf(second.square);
     float longest = fmaxf(length_a, length_b);
 #pragma unroll
-    for (int m = 1; m < kLanes; m++) {
-      const float other_a = __shfl_xor_sync(~0u, length_a, m), other_b = __shfl_xor_sync(~0u, length_b, m);
-      const bool lower = (l ^ m) < l;  // equal lengths: the lower lane first
-      place_a += (lower ? other_a >= length_a : other_a > length_a) + (lower ? other_b >= length_a : other_b > length_a);
-      place_b += (lower ? other_a >= length_b : other_a > length_b) + (lower ? other_b >= length_b : other_b > length_b);
-      longest = fmaxf(longest, fmaxf(other_a, other_b));
-    }
+    for (int mask = 1; mask < kLanes; mask *= 2) longest = fmaxf(longest, __shfl_xor_sync(~0u, longest, mask));
     write_vector(page, a, length_a, place_a, longest);
     write_vector(page, b, length_b, place_b, longest);
   }
