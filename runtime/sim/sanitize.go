@@ -68,7 +68,12 @@ type unitShadow struct {
 	doneP  vclock
 }
 
-type barShadow struct{ vc, proxy vclock }
+type barShadow struct {
+	vc, proxy     vclock
+	fence, fenceP vclock
+	fenced        bool
+	pending       map[*syncVar]uint64
+}
 
 // mbShadow is an mbarrier's: what arrived in this phase, and in the phase completed last.
 type mbShadow struct {
@@ -89,7 +94,7 @@ type warpShadow struct {
 	pending map[*syncVar]uint64 // read by relaxed accesses: acquired by the next fence
 	latest  map[*syncVar]uint64 // versions already acquired
 	sync    uint32
-	ready   []uint32 // lanes whose register was written, by register
+	ready   []halves // lanes whose register was written, by register
 	tainted uint32   // lanes that store a value nothing wrote
 	bulk    uint32   // bulk copies without an mbarrier so far
 	groups  []uint32 // bulk at each commit
@@ -115,7 +120,7 @@ func (s *sanitizer) begin(u *unit) {
 		b.shade.reset(s.launch.shared)
 		for _, w := range b.warps {
 			if w.san == nil {
-				w.san = &warpShadow{ready: make([]uint32, len(s.launch.kernel.fn.Regs))}
+				w.san = &warpShadow{ready: make([]halves, len(s.launch.kernel.fn.Regs))}
 			}
 			*w.san = warpShadow{san: s, unit: us, index: i, ready: w.san.ready, pending: map[*syncVar]uint64{}, latest: map[*syncVar]uint64{}}
 			w.san.vc.near = make([]uint32, n)
@@ -265,55 +270,4 @@ func (w *warp) location(addr uint64) string {
 		return w.b.launch.dev.space.near(addr)
 	}
 	return fmt.Sprintf("shared offset %d", int64(addr&sharedOffset)-sharedBase)
-}
-
-// registers follows which registers hold values. A value that nothing wrote may be moved about; it may not decide a branch, form an
-// address or leave through memory.
-func (w *warp) registers(in *inst, m uint32) {
-	s := w.san
-	lack := uint32(0)
-	for _, r := range in.uses {
-		lack |= m &^ s.ready[r]
-	}
-	if in.guard >= 0 {
-		if g := w.mask &^ s.ready[w.b.launch.kernel.origin[in.src].Guard]; g != 0 {
-			w.report(firstLane(g), kindUninit, in, 0, 0, "the predicate was never written")
-		}
-	}
-	for _, r := range in.addrs {
-		if bad := m &^ s.ready[r]; bad != 0 {
-			w.report(firstLane(bad), kindUninit, in, 1, 0, "register %s, part of the address, was never written", w.b.launch.kernel.fn.Regs[r].Name)
-		}
-	}
-	s.tainted = 0
-	if in.stores && lack != 0 {
-		s.tainted = lack
-	}
-	if in.picks {
-		lack = s.pick(w, in, m)
-	}
-	for _, r := range in.defs {
-		s.ready[r] = s.ready[r]&^m | m&^lack
-	}
-}
-
-// pick is selp: only the chosen operand matters.
-func (s *warpShadow) pick(w *warp, in *inst, m uint32) uint32 {
-	src := &w.b.launch.kernel.origin[in.src]
-	p := src.Args[3]
-	if p.Kind != 0 || len(src.Args) != 4 {
-		return 0
-	}
-	v := w.p[w.b.launch.kernel.locs[p.Reg].slot]
-	if p.Neg {
-		v = ^v
-	}
-	lack := m &^ s.ready[p.Reg]
-	if a := src.Args[1]; a.Kind == 0 {
-		lack |= m & v &^ s.ready[a.Reg]
-	}
-	if b := src.Args[2]; b.Kind == 0 {
-		lack |= m &^ v &^ s.ready[b.Reg]
-	}
-	return lack
 }

@@ -42,7 +42,7 @@ type inst struct {
 	defs     []regUse
 	addrs    []regUse // part of uses: what forms addresses
 	stores   bool     // writes its other uses to memory
-	picks    bool     // selp
+	carry    carry    // of undefined values
 	instance int32    // which inlined copy of a function; 0: the kernel itself
 }
 

@@ -224,6 +224,19 @@ func (w *warp) barrierArrived(id int) {
 		x := s.unit.bar(w.b, id)
 		x.vc.join(&s.vc)
 		x.proxy.join(&s.proxy)
+		// A fence before the barrier covers an atomic after it, and the other way round: "fence; barrier; one thread's atomic" and
+		// "one thread's atomic; barrier; fence" are how blocks hand over, and the hardware's fences are cumulative.
+		if s.fenced {
+			x.fence.join(&s.fence)
+			x.fenceP.join(&s.fenceP)
+			x.fenced = true
+		}
+		for v, version := range s.pending {
+			if x.pending == nil {
+				x.pending = map[*syncVar]uint64{}
+			}
+			x.pending[v] = version
+		}
 		s.tick()
 		s.sync++
 	}
@@ -239,6 +252,14 @@ func (b *block) barrierOpened(id int, waiters []*warp) {
 	for _, w := range waiters {
 		w.san.vc.join(&x.vc)
 		w.san.proxy.join(&x.proxy)
+		if x.fenced {
+			w.san.fence.join(&x.fence)
+			w.san.fenceP.join(&x.fenceP)
+			w.san.fenced = true
+		}
+		for v, version := range x.pending {
+			w.san.pending[v] = version
+		}
 	}
 	*x = barShadow{}
 }
