@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,9 @@ import (
 )
 
 const scoreMetric = "score, nats"
+
+// nanRecord is the case in which some records carry the mark of a non-finite page.
+const nanRecord = "NaN record"
 
 func init() { register(plan.PageScore, checkPageScore) }
 
@@ -43,6 +47,7 @@ func scoreCases(s *specs.Spec, o Options) []Case {
 		many[i] = []int{0, 2*p + 1, p, 0, 17*p - 1}[i%5]
 	}
 	own := []Case{
+		{Name: nanRecord, Reason: "a page with a non-finite key has a NaN centroid scale: its scores are NaN, no others", KVHeads: few, Lens: []int{19 * p}, Layout: TokenMajor, Data: Random},
 		{Name: "around a tile", Reason: "15, 16 and 17 pages: the edge of a warp's tile", KVHeads: few, Lens: []int{15 * p, 16 * p, 17 * p, 16*p + 1}, Layout: TokenMajor, Data: Random},
 		{Name: "70 requests", Reason: "tasks are scanned 32 requests at a time", KVHeads: 1, Lens: many, Layout: TokenMajor, Data: Random},
 	}
@@ -98,6 +103,14 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 		maps.Copy(r.summaries.Records, built.Records)
 	}
 	p.SetLaunch(0)
+	if p.Case.Name == nanRecord {
+		for page := 1; page < p.Pages(0); page += 5 {
+			for head := range p.Cache.KVHeads {
+				record := r.summaries.Records[reference.RecordKey{Block: p.Cache.Block(0, page), Head: head}]
+				binary.LittleEndian.PutUint16(record[p.Shape.Layout().MuScale:], nanBits)
+			}
+		}
+	}
 	records, err := d.NewSummaryBuffer()
 	if err != nil {
 		return nil, err
