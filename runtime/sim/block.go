@@ -4,37 +4,40 @@ import "sync/atomic"
 
 // launch is one kernel launch in execution.
 type launch struct {
-	dev      *Device
-	kernel   *kernel
-	grid     [3]uint32
-	block    [3]uint32
-	cluster  [3]uint32
-	dynamic  uint32
-	shared   uint32 // bytes a block, the dynamic ones with them, from sharedBase
-	params   []byte
-	units    uint64 // clusters, or blocks where there is no cluster
-	next     atomic.Uint64
-	resident atomic.Int64
-	limit    int64 // units resident at once
-	progress atomic.Int64
-	abort    atomic.Bool
-	fault    atomic.Pointer[Fault]
-	budget   atomic.Int64 // warp instructions left; see Config.InstructionLimit
-	counters *counting
-	san      *sanitizer
-	set      *settings
+	dev                    *Device
+	kernel                 *kernel
+	grid                   [3]uint32
+	block                  [3]uint32
+	cluster                [3]uint32
+	dynamic                uint32
+	shared                 uint32 // bytes a block, the dynamic ones with them, from sharedBase
+	params                 []byte
+	units                  uint64 // clusters, or blocks where there is no cluster
+	next                   atomic.Uint64
+	resident               atomic.Int64
+	limit                  int64 // units resident at once
+	progress               atomic.Int64
+	abort                  atomic.Bool
+	fault                  atomic.Pointer[Fault]
+	budget                 atomic.Int64 // warp instructions left; see Config.InstructionLimit
+	counters               *counting
+	san                    *sanitizer
+	warpSteps, threadSteps atomic.Int64
+	set                    *settings
 }
 
 // unit is what one worker runs: the blocks of a cluster, or one block.
 type unit struct {
-	index   uint64
-	blocks  []*block
-	crank   [3]uint32
-	bar     clusterBarrier
-	rng     rng
-	shade   *unitShadow
-	pending []bulkOp
-	rounds  int64
+	index    uint64
+	blocks   []*block
+	crank    [3]uint32
+	bar      clusterBarrier
+	rng      rng
+	shade    *unitShadow
+	pending  []bulkOp
+	counters Counters
+	order    []int32 // of warps, where the schedule is random
+	rounds   int64
 }
 
 // block is one thread block.
@@ -142,8 +145,9 @@ func (u *unit) run() progress {
 			return u.stopWith(f)
 		}
 		for _, b := range u.blocks {
+			u.shuffle(len(b.warps))
 			for i := range b.warps {
-				w := b.warps[u.pick(b, i)]
+				w := b.warps[u.pick(i)]
 				if w.state != running && w.state != polling {
 					continue
 				}
@@ -193,12 +197,24 @@ func (l *launch) spend(n int64) bool {
 	return l.set.limit == 0 || l.budget.Add(-n) >= 0
 }
 
-// pick is the order of warps: their own, or a random one where the schedule asks for it.
-func (u *unit) pick(b *block, i int) int {
+// shuffle chooses an order of n warps, where the schedule asks for a random one.
+func (u *unit) shuffle(n int) {
+	if !u.rng.on {
+		return
+	}
+	u.order = u.order[:0]
+	for i := range n {
+		u.order = append(u.order, int32(i))
+		j := u.rng.next() % uint64(i+1)
+		u.order[i], u.order[j] = u.order[j], u.order[i]
+	}
+}
+
+func (u *unit) pick(i int) int {
 	if !u.rng.on {
 		return i
 	}
-	return int(u.rng.next() % uint64(len(b.warps)))
+	return int(u.order[i])
 }
 
 // rng is splitmix64.

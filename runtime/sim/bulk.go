@@ -187,6 +187,7 @@ func (w *warp) later(op bulkOp, bar *access, lane, rank int, signal bool) bool {
 			return false
 		}
 	}
+	w.b.unit.counters.BulkBytes += int64(op.n)
 	w.b.unit.pending = append(w.b.unit.pending, op)
 	return true
 }

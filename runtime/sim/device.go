@@ -2,6 +2,7 @@ package sim
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvloom/kvloom/runtime/device"
 )
@@ -15,6 +16,8 @@ type Device struct {
 	handles  uintptr
 	reports  []*Fault
 	counters map[string]*Counters
+
+	warpSteps, threadSteps atomic.Int64
 }
 
 // New returns a simulator. A bad Config is an error that names the field.

@@ -5,13 +5,11 @@ import (
 	"slices"
 )
 
-// Counters of one kernel.
-type Counters struct{}
-
-type counting struct{}
-
 // instrument sets up what watches a launch.
 func (l *launch) instrument() {
+	if l.set.count {
+		l.counters = &counting{}
+	}
 	if !l.set.sanitize {
 		return
 	}
@@ -21,6 +19,19 @@ func (l *launch) instrument() {
 
 // collect ends the watch: what the sanitizer found is an error of the launch.
 func (l *launch) collect() error {
+	l.dev.warpSteps.Add(l.warpSteps.Load())
+	l.dev.threadSteps.Add(l.threadSteps.Load())
+	if l.counters != nil {
+		l.dev.mu.Lock()
+		c := l.dev.counters[l.kernel.name]
+		if c == nil {
+			c = &Counters{Kernel: l.kernel.name}
+			l.dev.counters[l.kernel.name] = c
+		}
+		l.counters.total.Launches = 1
+		c.add(&l.counters.total)
+		l.dev.mu.Unlock()
+	}
 	if l.san == nil || len(l.san.reports) == 0 {
 		return nil
 	}
@@ -41,6 +52,9 @@ func (d *Device) Reports() []*Fault {
 
 // observe is called before each instruction of a watched launch.
 func (w *warp) observe(in *inst, m uint32) {
+	if w.b.launch.counters != nil {
+		w.count(in, m)
+	}
 	if w.san != nil {
 		w.registers(in, m)
 	}
@@ -48,8 +62,14 @@ func (w *warp) observe(in *inst, m uint32) {
 
 // watch is called with the addresses of a memory access of a watched launch.
 func (w *warp) watch(a *access, m uint32) {
+	if w.b.launch.counters != nil {
+		w.countAccess(a, m)
+	}
 	if w.san != nil {
 		w.sanitizeAccess(a, m)
+	}
+	if r := &w.b.unit.rng; r.on && r.next()%4 == 0 {
+		w.stop = true
 	}
 }
 
@@ -73,4 +93,8 @@ func (d *Device) noteCopy(dst, src uint64, n int64) {
 }
 
 // tensorOps counts multiply-adds of matrix instructions.
-func (w *warp) tensorOps(n int) {}
+func (w *warp) tensorOps(n int) {
+	if w.watched {
+		w.b.unit.counters.TensorMultiplyAdds += int64(n)
+	}
+}

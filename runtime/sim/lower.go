@@ -145,7 +145,7 @@ func (c *lowering) instruction(i int, flow *flow) {
 		}
 	}
 	c.out.stores = c.in.Op == "st" || c.in.Op == "atom" || c.in.Op == "red"
-	c.out.carry = carryOf(c.in)
+	c.out.carry, c.out.group = carryOf(c.in), groupOf(c.in)
 	c.out.run = lower(c)
 	if len(c.mods) > 0 {
 		c.failf("unknown modifier .%s", c.mods[0])

@@ -40,6 +40,7 @@ func (u *unit) reset(l *launch, i uint64) {
 	u.rng = rng{on: l.set.random, state: l.set.seed + i*0x9e3779b97f4a7c15}
 	u.bar = clusterBarrier{}
 	u.pending = u.pending[:0]
+	u.counters = Counters{}
 	gx, gy := uint64(l.grid[0]/l.cluster[0]), uint64(l.grid[1]/l.cluster[1])
 	u.crank = [3]uint32{uint32(i % gx), uint32(i / gx % gy), uint32(i / gx / gy)}
 	for _, b := range u.blocks {
@@ -71,7 +72,8 @@ func (b *block) start() {
 		w.syncing, w.effect, w.ga, w.waits, w.clusterPhase = 0, false, nil, "", 0
 		w.async = asyncGroups{}
 		w.wg = wgmmaState{}
-		w.watched = l.san != nil || l.counters != nil
+		w.watched = l.san != nil || l.counters != nil || l.set.random
+		w.steps, w.lanes = 0, 0
 		for _, s := range l.kernel.specials {
 			w.fill(s)
 		}

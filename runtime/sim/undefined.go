@@ -130,3 +130,30 @@ func (s *warpShadow) pick(w *warp, src *ptx.Instr, m uint32) {
 	a, b := s.of(src.Args[1]), s.of(src.Args[2])
 	s.define(src.Args[0], m, halves{(a.lo&chosen | b.lo&^chosen) & known, (a.hi&chosen | b.hi&^chosen) & known})
 }
+
+// partly handles a load of which a part was never written, as the padding of a struct: the registers of that part hold no value. It
+// reports false for a load of which nothing was written.
+func (w *warp) partly(a *access, lane int, written []byte, off uint64) bool {
+	src := &w.b.launch.kernel.origin[w.at().src]
+	if src.Op != "ld" && src.Op != "ldu" || a.size < 2 {
+		return false
+	}
+	elems := []ptx.Operand{src.Args[0]}
+	if src.Args[0].Kind == ptx.Vector {
+		elems = src.Args[0].Elems
+	}
+	size := a.size / uint64(len(elems))
+	some := false
+	for i, e := range elems {
+		any := false
+		for k := range size {
+			any = any || unwritten(written, off+uint64(i)*size+k, 1) == 1
+		}
+		some = some || any
+		if e.Kind == ptx.Register && !any {
+			h := &w.san.ready[e.Reg]
+			h.lo, h.hi = h.lo&^(1<<lane), h.hi&^(1<<lane)
+		}
+	}
+	return some
+}

@@ -43,7 +43,8 @@ type inst struct {
 	addrs    []regUse // part of uses: what forms addresses
 	stores   bool     // writes its other uses to memory
 	carry    carry    // of undefined values
-	instance int32    // which inlined copy of a function; 0: the kernel itself
+	group    Group
+	instance int32 // which inlined copy of a function; 0: the kernel itself
 }
 
 // entry is a group of lanes that waits on the warp's reconvergence stack.

@@ -61,8 +61,8 @@ func (w *warp) sanitizeShared(a *access, lane int, addr uint32) {
 		return
 	}
 	if !a.write || a.atomic {
-		if n := unwritten(b.shade.written, off, a.size); n < a.size {
-			w.report(lane, kindUninit, w.at(), 0, uint64(addr), "shared offset %d was never written", off+n)
+		if unwritten(b.shade.written, off, a.size) < a.size && !w.partly(a, lane, b.shade.written, off) {
+			w.report(lane, kindUninit, w.at(), 0, uint64(addr), "shared offset %d was never written", off)
 		}
 	}
 	if a.write {
@@ -87,8 +87,8 @@ func (w *warp) sanitizeGlobal(a *access, lane int, addr uint64) {
 		return
 	}
 	if !a.write || a.atomic {
-		if n := unwritten(g.shade.written, off, a.size); n < a.size {
-			w.reportAt(lane, kindUninit, 0, addr, "%s: byte %d of it was never written", w.b.launch.dev.space.near(addr), off+n)
+		if unwritten(g.shade.written, off, a.size) < a.size && !w.partly(a, lane, g.shade.written, off) {
+			w.reportAt(lane, kindUninit, 0, addr, "%s was never written", w.b.launch.dev.space.near(addr))
 		}
 	}
 	if a.write {

@@ -45,6 +45,7 @@ func (l *launch) work(workers int) {
 			case faulted:
 				return
 			case finished:
+				mine[i].finished(l)
 				pool = append(pool, mine[i])
 				mine = append(mine[:i], mine[i+1:]...)
 				i--
