@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kvloom/kvloom/runtime/cuda"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -26,6 +28,13 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       os.Getenv("KVLOOM_UPDATE") != "",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Condition: func(name string) (bool, error) {
+			if name != "gpu" {
+				return false, fmt.Errorf("no condition %q", name)
+			}
+			_, err := cuda.Devices()
+			return err == nil, nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exitcode": exitCode,
 			"columns":  columns,

@@ -49,6 +49,11 @@ func (c *TuneCmd) Run(ctx *Context) error {
 	if strings.HasPrefix(c.Device, "sim") {
 		return errors.New("tune --device sim: the simulator executes kernels but measures no times; tune on a GPU, or check with kvloom verify --device sim")
 	}
+	host := &measure.Host{Timeout: 60 * time.Second, Command: childCommand(c.Device)}
+	defer host.Close()
+	if _, err := host.Info(ctx); err != nil { // before anything is written
+		return err
+	}
 	compiler, err := nvrtc.Open()
 	if err != nil {
 		return err
@@ -62,10 +67,9 @@ func (c *TuneCmd) Run(ctx *Context) error {
 	progress := newTuneProgress(ctx, spec.Name)
 	t := &autotune.Tuner{
 		Spec: spec, Plan: plan.New(spec, target), Compile: autotune.CompileWith(compiler), NVRTC: compiler.Version(), Generator: version.String(),
-		Host: &measure.Host{Timeout: 60 * time.Second, Command: childCommand(c.Device)}, DB: db, Observe: progress.observe,
+		Host: host, DB: db, Observe: progress.observe,
 		Options: autotune.Options{Budget: c.Budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: works, Workers: max(1, runtime.NumCPU()-1)},
 	}
-	defer t.Host.Close()
 	soft, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
 	out, err := t.Run(soft)

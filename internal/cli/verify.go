@@ -21,9 +21,9 @@ import (
 type VerifyCmd struct {
 	Specs      []string `arg:"" optional:"" name:"model" help:"Model names or spec files; 'all' for every model."`
 	Device     string   `default:"auto" help:"auto, cuda, cuda:N or sim."`
-	Family     []string `help:"Only these families."`
+	Family     []string `help:"Only these families; chain is all of them as one graph."`
 	Candidates string   `default:"forms" enum:"default,forms,all" help:"default: the first of a family; forms: the first of each form; all."`
-	Workloads  string   `default:"" help:"small, or full for long contexts too (default: full on a GPU, small on the simulator)."`
+	Workloads  string   `default:"auto" enum:"auto,quick,small,full" help:"quick, small, or full for long contexts too; auto: full for models on a GPU, else small."`
 	Case       string   `help:"Only the case of this name."`
 	Seed       uint64   `default:"1" help:"Seed of all inputs."`
 	Sweep      string   `help:"axes, random:N or random:N:SEED: generated specs instead of models."`
@@ -62,14 +62,11 @@ func (v *VerifyCmd) Run(c *Context) error {
 	defer dev.Close()
 	fmt.Fprintf(c.Stderr, "device: %s\n", dev.Why)
 	o := verify.Options{Seed: v.Seed, Candidates: v.Candidates, Workloads: v.Workloads, Families: families, Only: v.Case}
-	if o.Workloads == "" {
+	if o.Workloads == "auto" {
 		o.Workloads = "full"
 		if dev.Info().Backend == "sim" || v.Sweep != "" {
 			o.Workloads = "small"
 		}
-	}
-	if o.Workloads != "full" && o.Workloads != "small" {
-		return fmt.Errorf("workloads %q; use small or full", o.Workloads)
 	}
 	loader := verify.NewLoader(c, dev, compiler)
 	env := verify.NewEnv(dev, loader.Compile)
@@ -119,7 +116,7 @@ func (v *VerifyCmd) list() ([]*specs.Spec, error) {
 }
 
 func parseFamilies(names []string) ([]plan.Family, error) {
-	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageAttend}
+	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageAttend, verify.Chain}
 	var out []plan.Family
 	for _, name := range names {
 		if !slices.Contains(known, plan.Family(name)) {
@@ -133,12 +130,17 @@ func parseFamilies(names []string) ([]plan.Family, error) {
 // all runs every spec, with compilation ahead of it, and returns what was found also when it ends early.
 func (v *VerifyCmd) all(c *Context, env *verify.Env, loader *verify.Loader, list []*specs.Spec, o verify.Options) ([]verify.Report, error) {
 	var ahead []plan.Candidate
+	total := 0
 	for _, s := range list {
 		p, err := verify.Plan(env.Dev.Info(), s, o)
 		if err != nil {
 			return nil, err
 		}
 		ahead = append(ahead, p.Candidates...)
+		for _, chain := range p.Chains {
+			ahead = append(ahead, chain.Links...) // mostly the same again: each source is compiled once
+		}
+		total += len(p.Candidates) + len(p.Chains)
 	}
 	wait := loader.Prefetch(ahead, runtime.GOMAXPROCS(0))
 	defer wait()
@@ -150,7 +152,7 @@ func (v *VerifyCmd) all(c *Context, env *verify.Env, loader *verify.Loader, list
 		o.Progress = func(i, _ int, what string) {
 			if done = before + i; what != "" && time.Since(said) > time.Second {
 				said = time.Now()
-				fmt.Fprintf(c.Stderr, "[%d/%d] %s: %s\n", done+1, len(ahead), s.Name, what)
+				fmt.Fprintf(c.Stderr, "[%d/%d] %s: %s\n", done+1, total, s.Name, what)
 			}
 		}
 		r, err := verify.Run(c, env, s, o)
