@@ -133,3 +133,54 @@ func TestCheckersRefuseWrongKernels(t *testing.T) {
 		}
 	}
 }
+
+// TestChainRefusesAMissingLink leaves out one kernel of the four, or spoils what it wrote for the next one.
+func TestChainRefusesAMissingLink(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs every family on the simulator")
+	}
+	dev, err := sim.New(sim.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	loader := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+	s := smallSpec()
+	links, ok := ChainCandidates(plan.New(s, plan.Targets["sm_90a"]), plan.Portable)
+	if !ok {
+		t.Fatal("no portable chain")
+	}
+	for broken := -1; broken < len(links); broken++ {
+		for _, skip := range []bool{true, false} {
+			e := NewEnv(dev, func(c plan.Candidate) (device.Function, error) {
+				fn, err := loader.Compile(c)
+				if err != nil || broken < 0 || c.Family != links[broken].Family {
+					return fn, err
+				}
+				return &mutant{Function: fn, skip: skip, spoil: func(p unsafe.Pointer) (device.Ptr, byte, int64) {
+					return outputOf(c.Family, p), 0x47, 64
+				}}, nil
+			})
+			failures := 0
+			for _, r := range CheckChain(t.Context(), e, s, "chain", links, Options{Only: "33 pages", Seed: 1}) {
+				if !r.OK() {
+					failures++
+					if broken < 0 {
+						t.Errorf("the right chain: %s: %s", r.Metric, r.Failure)
+					}
+				}
+			}
+			// A spoilt record is a summary of another page: score and select are right about it, and attention is exact over any
+			// pages. That it is wrong is for page_summary's own checker to see.
+			if harmless := broken == 0 && !skip; broken >= 0 && failures == 0 && !harmless {
+				t.Errorf("link %s: skipped %v: passed", links[broken].Family, skip)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := loader.Unload(); err != nil {
+		t.Error(err)
+	}
+}

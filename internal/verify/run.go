@@ -90,14 +90,20 @@ func TargetOf(info device.Info) (plan.Target, error) {
 	return plan.Target{}, fmt.Errorf("%s has compute capability %d.%d; kernels need 8.0 or newer", info.Name, info.Major, info.Minor)
 }
 
-// choose picks the candidates of a family that the options ask for, and that the device can run.
-func choose(fp plan.FamilyPlan, o Options, info device.Info) ([]plan.Candidate, error) {
-	var usable []plan.Candidate
+// runnable are the candidates of a family that the device can run.
+func runnable(fp plan.FamilyPlan, info device.Info) []plan.Candidate {
+	var out []plan.Candidate
 	for _, c := range fp.Candidates {
 		if info.Backend == "sim" || info.Major == 9 || c.Form == plan.Portable {
-			usable = append(usable, c)
+			out = append(out, c)
 		}
 	}
+	return out
+}
+
+// choose picks the candidates of a family that the options ask for.
+func choose(fp plan.FamilyPlan, o Options) ([]plan.Candidate, error) {
+	usable := fp.Candidates
 	switch o.Candidates {
 	case "all":
 		return usable, nil
@@ -105,7 +111,7 @@ func choose(fp plan.FamilyPlan, o Options, info device.Info) ([]plan.Candidate, 
 		return usable[:min(1, len(usable))], nil
 	case "forms":
 		seen := map[plan.Form]bool{}
-		return slices.DeleteFunc(usable, func(c plan.Candidate) bool {
+		return slices.DeleteFunc(slices.Clone(usable), func(c plan.Candidate) bool {
 			first := !seen[c.Form]
 			seen[c.Form] = true
 			return !first
@@ -118,8 +124,15 @@ func choose(fp plan.FamilyPlan, o Options, info device.Info) ([]plan.Candidate, 
 type Planned struct {
 	Target     plan.Target
 	Candidates []plan.Candidate
+	Chains     []ChainPlan   // all families together
 	Refused    []Result      // families with no candidate that the device can run
 	Unchecked  []plan.Family // families without a checker
+}
+
+// ChainPlan names four candidates that are checked as one graph.
+type ChainPlan struct {
+	Name  string // "chain default"
+	Links []plan.Candidate
 }
 
 // Plan lists the candidates that Run will check, so that they can be compiled ahead.
@@ -129,11 +142,15 @@ func Plan(info device.Info, s *specs.Spec, o Options) (Planned, error) {
 	if p.Target, err = TargetOf(info); err != nil {
 		return p, err
 	}
-	for _, fp := range plan.New(s, p.Target).Families {
+	all := plan.New(s, p.Target)
+	usable := &plan.Plan{Spec: s, Target: p.Target}
+	for _, fp := range all.Families {
+		fp.Candidates = runnable(fp, info)
+		usable.Families = append(usable.Families, fp)
 		if len(o.Families) > 0 && !slices.Contains(o.Families, fp.Family) {
 			continue
 		}
-		candidates, err := choose(fp, o, info)
+		candidates, err := choose(fp, o)
 		if err != nil {
 			return p, err
 		}
@@ -145,6 +162,15 @@ func Plan(info device.Info, s *specs.Spec, o Options) (Planned, error) {
 		default:
 			p.Candidates = append(p.Candidates, candidates...)
 		}
+	}
+	if len(o.Families) > 0 && !slices.Contains(o.Families, Chain) {
+		return p, nil
+	}
+	if links, ok := ChainCandidates(usable, ""); ok {
+		p.Chains = append(p.Chains, ChainPlan{"chain default", links})
+	}
+	if links, ok := ChainCandidates(usable, plan.Portable); ok && o.Candidates != "default" && o.Candidates != "" {
+		p.Chains = append(p.Chains, ChainPlan{"chain portable", links})
 	}
 	return p, nil
 }
@@ -158,9 +184,10 @@ func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) 
 		return r, err
 	}
 	r.Target, r.Results, r.Unchecked = p.Target.Arch, p.Refused, p.Unchecked
+	total := len(p.Candidates) + len(p.Chains)
 	for i, c := range p.Candidates {
 		if o.Progress != nil {
-			o.Progress(i, len(p.Candidates), c.ID())
+			o.Progress(i, total, c.ID())
 		}
 		results, err := Check(ctx, e, s, c, o)
 		r.Results = append(r.Results, results...)
@@ -171,8 +198,17 @@ func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) 
 			return r, err
 		}
 	}
+	for i, chain := range p.Chains {
+		if o.Progress != nil {
+			o.Progress(len(p.Candidates)+i, total, chain.Name)
+		}
+		r.Results = append(r.Results, CheckChain(ctx, e, s, chain.Name, chain.Links, o)...)
+		if err := errors.Join(ctx.Err(), poisoned(e, r.Results)); err != nil {
+			return r, err
+		}
+	}
 	if o.Progress != nil {
-		o.Progress(len(p.Candidates), len(p.Candidates), "")
+		o.Progress(total, total, "")
 	}
 	if len(r.Results) == 0 {
 		return r, fmt.Errorf("verify %s: no family was checked", s.Name)
