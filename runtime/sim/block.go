@@ -35,6 +35,7 @@ type unit struct {
 	rng      rng
 	shade    *unitShadow
 	pending  []bulkOp
+	matrix   matrixScratch
 	counters Counters
 	order    []int32 // of warps, where the schedule is random
 	rounds   int64
