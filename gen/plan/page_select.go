@@ -98,6 +98,12 @@ func selectStatic(heads int, shape selectShape) int {
 	return 3*2048*4 + 8*heads*(warps+shape.cluster+1) + 8*(shape.cluster+warps) + 3*4*warps + 3*3*4 + 16
 }
 
+// SelectStatic is the static shared memory that the plan reckons with for a page_select candidate, in bytes; tests hold it against
+// the compiler's.
+func SelectStatic(s *specs.Spec, c Candidate) int {
+	return selectStatic(headsPerList(s), selectShape{c.Form, c.Param("threads"), c.Param("cluster")})
+}
+
 func selectRefusal(s *specs.Spec, t Target, shape selectShape, dynamic int) string {
 	static := selectStatic(headsPerList(s), shape)
 	if static > staticShared {
