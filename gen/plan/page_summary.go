@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -9,9 +10,6 @@ import (
 
 // summaryParams is one choice of the tuner.
 type summaryParams struct{ warps, blocks int } // warps a block, blocks an SM that registers and grid are sized for
-
-// summaryWarpChoices are for pages of up to 16 tokens: each warp builds 64/page pages by itself. The default first.
-var summaryWarpChoices = []summaryParams{{4, 2}, {4, 3}, {2, 4}, {2, 5}, {8, 1}, {4, 1}, {2, 2}, {1, 4}, {1, 8}, {1, 2}, {1, 1}}
 
 // summaryBlockChoices are for larger pages: a block builds one page at a time. The default first.
 var summaryBlockChoices = map[int][]summaryParams{
@@ -22,13 +20,13 @@ var summaryBlockChoices = map[int][]summaryParams{
 
 func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageSummary, Cost: summaryCost(s)}
-	choices := summaryWarpChoices
-	if s.Cache.PageSize > 16 {
-		choices = summaryBlockChoices[s.Cache.PageSize]
-	}
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {
 			continue
+		}
+		choices := summaryBlockChoices[s.Cache.PageSize]
+		if s.Cache.PageSize <= 16 {
+			choices = summaryWarpChoices(s, t, form)
 		}
 		for _, choice := range choices {
 			c := summaryCandidate(s, t, form, choice)
@@ -84,15 +82,42 @@ func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) 
 	return c
 }
 
+// summaryMaxWarps an SM leave a thread 168 registers, and more did not fit the shared memory of usual shapes anyway.
+const summaryMaxWarps = 12
+
+// smallSM is the shared memory of a block on consumer GPUs from compute capability 8.6: what the portable form keeps to where it can.
+const smallSM = 99 << 10
+
+// summaryWarpChoices are for pages of up to 16 tokens, where each warp builds 64/page pages in its own shared memory: the default
+// has the most warps an SM, of those the largest blocks. Each number of warps comes with two numbers of blocks.
+func summaryWarpChoices(s *specs.Spec, t Target, form Form) []summaryParams {
+	each := summaryWarpBytes(s)
+	var all []summaryParams
+	for _, warps := range []int{4, 2, 1, 3, 6, 8} {
+		if form == Portable && warps > 1 && warps*each > smallSM {
+			continue
+		}
+		blocks := min((t.SharedPerBlock+1<<10)/(warps*each+summaryStatic+1<<10), summaryMaxWarps/warps)
+		all = append(all, summaryParams{warps, max(blocks, 1)})
+		if blocks > 2 {
+			all = append(all, summaryParams{warps, blocks - 1})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b summaryParams) int { return b.warps*b.blocks - a.warps*a.blocks })
+	return all
+}
+
+// summaryStatic is the static shared memory: finish_build's flag, padded to the alignment of the dynamic part.
+const summaryStatic = 128
+
 // summaryRefusal says why a choice cannot run.
 func summaryRefusal(t Target, choice summaryParams, dynamic int) string {
-	const static = 16 // finish_build's flag
-	if dynamic+static > t.SharedPerBlock {
-		return fmt.Sprintf("%d warps need %d B of shared memory a block, %s has %d B", choice.warps, dynamic+static, t.Arch, t.SharedPerBlock)
+	if dynamic+summaryStatic > t.SharedPerBlock {
+		return fmt.Sprintf("%d warps need %d B of shared memory a block, %s has %d B", choice.warps, dynamic+summaryStatic, t.Arch, t.SharedPerBlock)
 	}
 	// A block takes 1 KB beside its own; an SM has 1 KB more than a block may ask for.
-	if sm := t.SharedPerBlock + 1<<10; choice.blocks*(dynamic+static+(1<<10)) > sm {
-		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, dynamic+static, sm)
+	if sm := t.SharedPerBlock + 1<<10; choice.blocks*(dynamic+summaryStatic+(1<<10)) > sm {
+		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, dynamic+summaryStatic, sm)
 	}
 	return ""
 }

@@ -159,8 +159,9 @@ __device__ __forceinline__ void finish_build(const PageSummaryArgs& args) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
+    __threadfence();  // this block's reads come before its count,
     last = atomicAdd(args.workspace, 1u) == gridDim.x * gridDim.y - 1;
+    __threadfence();  // and the writes below after everyone's
   }
   __syncthreads();
   if (!last) return;

@@ -274,6 +274,7 @@ struct Tridiagonal {
         quotient = fmaf(x[m], fmaf(diagonal[i], x[m], 2.f * off[i] * next), quotient);
       }
       quotient = warp_sum(quotient);
+      __syncwarp();  // all have read their neighbour's element before any is overwritten below
       if (lane == 0) values[j] = quotient * scale;
 #pragma unroll 1
       for (int k = N - 3; k >= 0; k--) {
