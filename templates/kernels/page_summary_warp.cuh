@@ -50,12 +50,13 @@ struct WarpBuild {
   __device__ __forceinline__ void fetch(const KvCache& cache, const BuildItem& item, int tile, bool aligned) const {
     constexpr int kChunks = HEAD_DIM / 8;
     const uint16_t* keys = static_cast<const uint16_t*>(cache.k);
+    const int64_t own = item.valid ? item.keys : -1;
+    int64_t offset = PAGE == 16 ? __shfl_sync(~0u, own, tile) : 0;
 #pragma unroll
     for (int i = 0; i < 16 * kChunks / 32; i++) {
       const int index = lane + 32 * i, r = tile * 16 + index / kChunks, chunk = index % kChunks;
-      const int64_t offset = __shfl_sync(~0u, item.keys, r / PAGE);
-      const bool valid = __shfl_sync(~0u, static_cast<int>(item.valid), r / PAGE);
-      copy_keys(row(r) + chunk * 16, valid ? keys + offset + r % PAGE * cache.k_token_stride + chunk * 8 : nullptr, aligned);
+      if (PAGE != 16) offset = __shfl_sync(~0u, own, r / PAGE);
+      copy_keys(row(r) + chunk * 16, offset >= 0 ? keys + offset + r % PAGE * cache.k_token_stride + chunk * 8 : nullptr, aligned);
     }
   }
 
