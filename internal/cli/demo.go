@@ -3,10 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/kvloom/kvloom/autotune"
@@ -69,16 +72,18 @@ func (d *DemoCmd) step(ctx *Context, format string, args ...any) {
 
 // plan says what could be built.
 func (d *DemoCmd) plan(ctx *Context, p *plan.Plan) {
-	d.step(ctx, "plan %s: %d query heads, %d KV heads, head dim %d, rank %d, %d pages of %d tokens", p.Spec.Name, p.Spec.Attention.QueryHeads,
-		p.Spec.Attention.KVHeads, p.Spec.Attention.HeadDim, p.Spec.Locks.Rank, p.Spec.Slots(), p.Spec.Cache.PageSize)
+	a := p.Spec.Attention
+	d.step(ctx, "plan %s: %d/%d heads, head dim %d, rank %d, %d pages of %d tokens", p.Spec.Name, a.QueryHeads, a.KVHeads, a.HeadDim,
+		p.Spec.Locks.Rank, p.Spec.Slots(), p.Spec.Cache.PageSize)
 	for _, fp := range p.Families {
-		fmt.Fprintf(ctx.Stderr, "    %-12s %d candidates, %d rejected; default %s\n", fp.Family, len(fp.Candidates), len(fp.Rejected), fp.Candidates[0].ID())
+		id := fp.Candidates[0].ID()
+		fmt.Fprintf(ctx.Stderr, "    %-13s %2d candidates, the default is%s\n", fp.Family, len(fp.Candidates), id[len(fp.Family):])
 	}
 }
 
 // check compiles the default of every form and holds it against float64.
 func (d *DemoCmd) check(ctx *Context, dev devices.Choice, compiler *nvrtc.Compiler, spec *specs.Spec) error {
-	d.step(ctx, "compile with %s and check against float64 on %s", compiler.Version(), dev.Info().Name)
+	d.step(ctx, "compile with %s, check against float64", compiler.Version())
 	loader := verify.NewLoader(ctx, dev, compiler)
 	env := verify.NewEnv(dev, loader.Compile)
 	o := verify.Options{Seed: uint64(time.Now().UnixNano()), Workloads: "quick", Candidates: "forms"}
@@ -86,13 +91,26 @@ func (d *DemoCmd) check(ctx *Context, dev devices.Choice, compiler *nvrtc.Compil
 	if err := errors.Join(err, env.Close(), loader.Unload()); err != nil {
 		return err
 	}
-	for _, row := range report.Rows() {
-		fmt.Fprintf(ctx.Stderr, "    %-12s %-45s %-28s %.2g of at most %.2g\n", row.Family, row.Candidate[len(row.Family)+1:], row.Metric, row.MaxError, row.Bound)
-	}
+	printChecks(ctx.Stderr, report.Rows())
 	if n := len(report.Failures()); n > 0 {
 		return fmt.Errorf("%d checks failed; kvloom verify %s --verbose shows them", n, d.Model)
 	}
 	return nil
+}
+
+// printChecks condenses the table to a line a candidate: how much was compared, and how near the worst of it came to its bound.
+func printChecks(w io.Writer, rows []verify.Row) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := 0; i < len(rows); {
+		first, worst, values := rows[i], 0.0, int64(0)
+		for ; i < len(rows) && rows[i].Candidate == first.Candidate; i++ {
+			worst = max(worst, rows[i].MaxError/rows[i].Bound)
+			values += rows[i].Count
+		}
+		form, _, _ := strings.Cut(strings.TrimPrefix(first.Candidate, string(first.Family)+" "), " ")
+		fmt.Fprintf(t, "    %s\t%s\t%d values compared\tlargest error %.1f %% of its bound\n", first.Family, form, values, 100*worst)
+	}
+	_ = t.Flush()
 }
 
 func (d *DemoCmd) tune(ctx *Context, bundle string) error {
@@ -103,7 +121,7 @@ func (d *DemoCmd) tune(ctx *Context, bundle string) error {
 
 // pack writes a bundle of defaults: without a GPU nothing was timed, so nothing was chosen.
 func (d *DemoCmd) pack(ctx *Context, compiler *nvrtc.Compiler, p *plan.Plan, backend, path string) error {
-	d.step(ctx, "pack the default kernels into %s (times need a GPU, so nothing is tuned here)", path)
+	d.step(ctx, "pack the default kernels into %s\n    (times need a GPU: nothing is tuned here)", path)
 	dev, err := devices.Open(backend)
 	if err != nil {
 		return err
@@ -133,7 +151,7 @@ func (d *DemoCmd) decode(ctx *Context, bundle string) error {
 	if _, err := os.Stat(program); err != nil {
 		return fmt.Errorf("demo: %w; build it with: go build -o %s ./examples/decode", err, program)
 	}
-	d.step(ctx, "decode a real KV cache with it: %s --bundle %s", filepath.Base(program), bundle)
+	d.step(ctx, "decode a real KV cache with it")
 	args := []string{"--bundle", bundle, "--device", d.Device}
 	if ctx.JSON {
 		args = append(args, "--json")

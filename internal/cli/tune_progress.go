@@ -46,7 +46,7 @@ func (p *tuneProgress) observe(e autotune.Event) {
 		if terminal(p.ctx.Stderr) {
 			p.bars = mpb.New(mpb.WithOutput(p.ctx.Stderr), mpb.WithWidth(24))
 			p.bar = p.bars.AddBar(int64(e.Total),
-				mpb.PrependDecorators(decor.CountersNoUnit("%d/%d "), decor.AverageSpeed(0, "%.1f/s ")),
+				mpb.PrependDecorators(decor.CountersNoUnit("%d/%d "), decor.AverageSpeed(0, "%.1f/s "), decor.AverageETA(decor.ET_STYLE_GO)),
 				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.last }, decor.WCSyncSpaceR)))
 		}
 		return

@@ -51,7 +51,8 @@ func (b backends) open(flag string) (Choice, error) {
 		if simErr != nil {
 			return Choice{}, errors.Join(err, simErr)
 		}
-		return Choice{s, "the simulator: no GPU to use here (" + none.What + ": " + none.Reason + ")"}, nil
+		reason, _, _ := strings.Cut(none.Reason, " (") // the loader's own words are for kvloom doctor
+		return Choice{s, "the simulator: no GPU to use here (" + reason + ")"}, nil
 	case flag == "sim":
 		d, err := b.sim()
 		return Choice{d, "the simulator, as asked"}, err
