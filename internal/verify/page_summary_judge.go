@@ -12,7 +12,8 @@ import (
 
 const (
 	spanMetric  = "basis energy, share lost"
-	meanMetric  = "summary energy, share lost"
+	meanMetric  = "basis energy, mean share lost"
+	keptMetric  = "summary energy, mean share lost"
 	muMetric    = "centroid, steps"
 	coeffMetric = "coefficients, of the allowed error"
 )
@@ -32,16 +33,18 @@ const (
 type summaryJudge struct {
 	p     *Problem
 	span  *Tally // the basis, as the best coefficients would use it
-	mean  *Tally // the summary as it stands, mean over the case's pages
+	mean  *Tally // the same, mean over the case's pages
+	kept  *Tally // the summary as it stands, C and V, mean over the case's pages; not at 2 bits, where that may be negative
 	mu    *Tally
 	coeff *Tally
 
-	ratios, pages float64 // of the mean
+	ratios, pages         float64 // of mean
+	keptRatios, keptPages float64 // of kept
 }
 
 func newSummaryJudge(p *Problem) *summaryJudge {
 	n := p.Case.Name
-	return &summaryJudge{p: p, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, energyBound),
+	return &summaryJudge{p: p, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, energyBound), kept: NewTally(n, keptMetric, energyBound),
 		mu: NewTally(n, muMetric, muBound), coeff: NewTally(n, coeffMetric, 1)}
 }
 
@@ -49,8 +52,11 @@ func (j *summaryJudge) results() []Result {
 	if j.pages > 0 {
 		j.mean.Add(max(1-j.ratios/j.pages, 0), energyBound, func() string { return "mean over pages of energy kept, relative to the exact SVD's" })
 	}
+	if j.keptPages > 0 {
+		j.kept.Add(max(1-j.keptRatios/j.keptPages, 0), energyBound, func() string { return "mean over pages of energy kept, relative to the exact SVD's" })
+	}
 	out := []Result{j.span.Result()}
-	for _, t := range []*Tally{j.mean, j.mu, j.coeff} {
+	for _, t := range []*Tally{j.mean, j.kept, j.mu, j.coeff} {
 		if r := t.Result(); r.Count > 0 { // a case may have no page with energy
 			out = append(out, r)
 		}
@@ -234,6 +240,10 @@ func (j *summaryJudge) energy(keys, d []float64, got reference.Dequantised, key 
 	j.span.Add(lost, bound, func() string { return where(key, "page", 0) })
 	j.pages++
 	j.ratios += 1 - lost
+	if kept := reference.Energy(d, want.V, want.C, shape); kept > 0 && shape.BasisBits >= 4 {
+		j.keptPages++
+		j.keptRatios += reference.Energy(d, got.V, got.C, shape) / kept
+	}
 }
 
 // same reports a record that a second build made differently.
