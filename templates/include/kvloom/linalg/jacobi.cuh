@@ -16,8 +16,8 @@ struct Jacobi {
   static constexpr int kLanes = N / 2;
   static constexpr int kMaxSweeps = 9;
 
-  // Pairs whose cosine stayed below 0.2 in a whole sweep are nearly orthogonal after it: bases in bf16 then keep all but 6e-6 of the
-  // energy (their own rounding) on random, real, equal and decaying spectra. Stopping one sweep earlier lost up to 1e-3.
+  // Pairs whose cosine stayed below 0.2 in a whole sweep are nearly orthogonal after it. On 22 pages each of several kinds (N 16, ranks 4
+  // and 8, emulated on a CPU) the bf16 basis then lost at most 6e-6 of the exact energy. A cap of 4 sweeps lost 1.3e-3 on real pages.
   static constexpr float kCosine2 = 4e-2f;
   // Columns shorter than this times the trace hold too little energy for their angles to matter; large ones turn by next to
   // nothing against them.
