@@ -7,19 +7,23 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// attendShape is one choice of the tuner. waves scales the number of splits: with 1, one block an SM serves a batch of one.
+// attendShape is one choice of the tuner. waves scales the number of splits: with 1, one block an SM serves a batch of one. A
+// cluster is as many splits, whatever the number of heads.
 type attendShape struct {
 	form          Form
 	warps, stages int
 	waves         int
+	cluster       int
 }
 
-// attendShapes, the default of each form first: eight warps and one wave give every warp one tile of the usual 128 pages by 8 heads.
-// More waves and stages are for dense attention over long contexts, which wants bytes in flight.
+// attendShapes, the default of each form first: eight warps and one wave give every warp one tile of the usual 128 pages by 8 heads,
+// and dense attention nearly every SM. A cluster merges its blocks without a trip through memory, but at 8 heads it leaves half the
+// SMs idle. More waves and stages are for dense attention over long contexts, which wants bytes in flight.
 var attendShapes = []attendShape{
-	{Hopper, 8, 2, 1}, {Hopper, 8, 1, 1}, {Hopper, 4, 2, 1}, {Hopper, 4, 2, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 3, 2}, {Hopper, 4, 4, 2},
-	{Hopper, 8, 2, 2}, {Hopper, 4, 3, 4}, {Hopper, 4, 4, 4}, {Hopper, 2, 4, 4},
-	{Portable, 4, 2, 1}, {Portable, 8, 2, 1}, {Portable, 8, 1, 1}, {Portable, 4, 1, 2}, {Portable, 4, 3, 2}, {Portable, 4, 2, 4},
+	{Hopper, 8, 2, 1, 1}, {Hopper, 8, 2, 0, 8}, {Hopper, 16, 1, 0, 8}, {Hopper, 8, 1, 0, 8}, {Hopper, 8, 1, 0, 16}, {Hopper, 8, 2, 0, 16},
+	{Hopper, 8, 1, 1, 1}, {Hopper, 4, 2, 1, 1}, {Hopper, 4, 2, 2, 1}, {Hopper, 8, 3, 1, 1}, {Hopper, 4, 3, 2, 1},
+	{Hopper, 4, 4, 2, 1}, {Hopper, 8, 2, 2, 1}, {Hopper, 4, 3, 4, 1}, {Hopper, 4, 4, 4, 1}, {Hopper, 2, 4, 4, 1},
+	{Portable, 4, 2, 1, 1}, {Portable, 8, 2, 1, 1}, {Portable, 8, 1, 1, 1}, {Portable, 4, 1, 2, 1}, {Portable, 4, 3, 2, 1}, {Portable, 4, 2, 4, 1},
 }
 
 // portableShared is what a block may have on every GPU since compute capability 8.0 (8.6, 8.9 and 12.0 have 99 KB).
@@ -78,13 +82,16 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 	if shape.form == Portable {
 		arch = PortableArch
 	}
-	splits := max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
+	splits := shape.cluster
+	if shape.cluster == 1 {
+		splits = max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
+	}
 	dependent := shape.form == Hopper
 	record := int64(256 + (splits*z.partBytes+255)/256*256)
 	return Candidate{
 		Family: PageAttend, Form: shape.form, Arch: arch,
 		Key:    attendKey(s),
-		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}},
+		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}, {"cluster", shape.cluster}},
 		Constants: []Constant{
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
@@ -95,6 +102,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 			{"kWarps", fmt.Sprint(shape.warps)},
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kColumns", fmt.Sprint(z.columns)},
+			{"kCluster", fmt.Sprint(shape.cluster)},
 			{"kDependent", fmt.Sprint(dependent)},
 		},
 		Header: "kernels/page_attend.cuh", Kernel: "kvloom::page_attend", Entry: string(PageAttend),
@@ -104,7 +112,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 				{Of: []launch.Quantity{launch.Lists}, Times: int64(z.headTiles), Per: 1},
 				launch.Each(launch.Batch),
 			},
-			Block: 32 * shape.warps, Cluster: 1, DynamicShared: shape.warps * z.ringBytes, Dependent: dependent,
+			Block: 32 * shape.warps, Cluster: shape.cluster, DynamicShared: shape.warps * z.ringBytes, Dependent: dependent,
 			// One record a list and head tile: a counter, and what each split adds.
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: int64(z.headTiles) * record, Per: 1}},
 		},
@@ -121,12 +129,25 @@ func attendKey(s *specs.Spec) string {
 	return key
 }
 
+// attendRegisters estimates a thread's registers: six for each k step and n tile (four accumulators, two of the query), and about 90
+// for addresses, masks and the products in flight, by the compiler's report for 64 to 256 dims.
+func attendRegisters(s *specs.Spec, z attendSizes) int {
+	return s.Attention.HeadDim/16*z.columns*6 + 90
+}
+
 func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) string {
 	limit, who := t.SharedPerBlock, t.Arch
 	if shape.form == Portable {
 		limit, who = portableShared, "a portable kernel"
 	}
-	static := 8*shape.warps*newAttendSizes(s, shape.stages).tileHeads + 16
+	z := newAttendSizes(s, shape.stages)
+	if need, has := attendRegisters(s, z), t.RegistersPerSM/(32*shape.warps); need > has {
+		return fmt.Sprintf("about %d registers a thread, and %d warps leave %d: it would spill", need, shape.warps, has)
+	}
+	static := 8*shape.warps*z.tileHeads + 32
+	if shape.cluster > 1 {
+		static += z.partBytes
+	}
 	if dynamic+static > limit {
 		return fmt.Sprintf("%d stages of K and V for %d warps need %d B of shared memory a block, %s has %d B", shape.stages, shape.warps,
 			dynamic+static, who, limit)

@@ -2,13 +2,14 @@
 //
 // Split over pages: each warp streams tiles of 16 tokens through its own ring of cp.async stages. Tokens are the M dimension of
 // both products, S^T = K Q^T and O^T = V^T P^T, so that a group of up to 8 query heads fills one n tile of 8 columns and no row of
-// an mma is padding. Warps merge in shared memory, blocks in the workspace: the last block of a list to finish adds the parts in
-// split order, so results repeat bit for bit.
+// an mma is padding. Warps merge in shared memory. Blocks merge in the workspace, where the last block of a list to finish adds the
+// parts in split order, or, as a cluster, through distributed shared memory. Either way results repeat bit for bit.
 #pragma once
 
 #include "kvloom/abi.cuh"
 #include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/async_copy.cuh"
+#include "kvloom/ptx/cluster.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 #include "kvloom/ptx/exp2.cuh"
 #include "kvloom/ptx/ldmatrix.cuh"
@@ -288,6 +289,25 @@ struct Merged {
   float peak, sum;
 };
 
+// A fixed number of parts: everything is loaded at once.
+template <int kParts, class LoadStats, class LoadOut>
+__device__ __forceinline__ Merged merge_all(LoadStats stats_of, LoadOut out_of) {
+  float2 stats[kParts], o[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) stats[i] = stats_of(i), o[i] = out_of(i);
+  Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) m.peak = fmaxf(m.peak, stats[i].x);
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const float w = weight(stats[i].x, m.peak);
+    m.sum += w * stats[i].y;
+    m.o.x += w * o[i].x;
+    m.o.y += w * o[i].y;
+  }
+  return m;
+}
+
 template <int kUnroll, class LoadStats, class LoadOut>
 __device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut out_of) {
   Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
@@ -305,12 +325,22 @@ __device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut o
   return m;
 }
 
+// All at once where the registers allow it: a block of 16 warps has 128 a thread.
+template <int kParts, class LoadStats, class LoadOut>
+__device__ __forceinline__ Merged merge_some(LoadStats stats_of, LoadOut out_of) {
+  if constexpr (kParts <= 8) {
+    return merge_all<kParts>(stats_of, out_of);
+  } else {
+    return merge<4>(kParts, stats_of, out_of);
+  }
+}
+
 }  // namespace attend
 
 // HEADS: query heads of one list (the group, or 1 for per_head); LISTS_PER_KV_HEAD: 1, or the group for per_head.
-// kColumns: n tiles of 8 query heads that a warp carries.
+// kColumns: n tiles of 8 query heads that a warp carries. kCluster: 1, or the number of splits, which are then one cluster.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          bool kDependent>
+          int kCluster, bool kDependent>
 __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   using namespace attend;
   using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns>;
@@ -322,6 +352,8 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
   __shared__ int is_last;
+  __shared__ float2 part_out[kCluster > 1 ? S::kTileHeads * HEAD_DIM / 2 : 1];  // [head, pair of dims] of this block, for its cluster
+  __shared__ float2 part_stats[kCluster > 1 ? S::kTileHeads : 1];
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const KvCache& cache = args.cache;
@@ -342,7 +374,7 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   units.count = args.pages ? min(max(args.counts[static_cast<int64_t>(request) * lists + list], 0), args.slots) : all;
   const int tiles = PAGE >= kTile ? units.count * (PAGE / kTile) : (units.count + kTile / PAGE - 1) / (kTile / PAGE);
   // No more splits than give every warp a tile: a graph captured for long contexts stays cheap at short ones.
-  const int splits = min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
+  const int splits = kCluster > 1 ? kCluster : min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
   if (split >= splits) return;
 
   const int64_t worker = split * kWarps + warp, workers = static_cast<int64_t>(splits) * kWarps;
@@ -375,11 +407,16 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
 
   for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
     const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const Merged m = merge<kWarps>(
-        kWarps, [&](int w) { return stats[w][head]; },
+    const Merged m = merge_some<kWarps>(
+        [&](int w) { return stats[w][head]; },
         [&](int w) {
           return *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
         });
+    if constexpr (kCluster > 1) {
+      part_out[pair] = m.o;
+      if (dim == 0) part_stats[head] = make_float2(m.peak, m.sum);
+      continue;
+    }
     if (splits == 1) {
       finish(head, dim, m);
     } else {
@@ -387,6 +424,23 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
       *reinterpret_cast<float2*>(part + head * HEAD_DIM + dim) = m.o;
       if (dim == 0) *reinterpret_cast<float2*>(part + S::kTileHeads * HEAD_DIM + 2 * head) = make_float2(m.peak, m.sum);
     }
+  }
+  if constexpr (kCluster > 1) {
+    ptx::cluster_sync<kCluster>();
+    const int rank = ptx::cluster_rank<kCluster>();
+    const int each = (heads * (HEAD_DIM / 2) + kCluster - 1) / kCluster;  // pairs that a block finishes
+    const int end = min((rank + 1) * each, heads * (HEAD_DIM / 2));
+    const auto remote = [](const float2* p, int r) {
+      const uint2 v = ptx::load_cluster(ptx::map_to_rank(ptx::shared_address(p), r));
+      return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+    };
+    for (int pair = rank * each + threadIdx.x; pair < end; pair += kThreads) {
+      const int head = pair / (HEAD_DIM / 2);
+      finish(head, pair % (HEAD_DIM / 2) * 2,
+             merge_some<kCluster>([&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
+    }
+    ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
+    return;
   }
   if (splits == 1) return;
 
