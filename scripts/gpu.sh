@@ -1,48 +1,71 @@
 #!/bin/sh
-# Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sanitizer] [bench]; all four without arguments.
-# MODELS (default llama-3.1-8b smollm2-135m) are what verify, sanitizer and bench take; OUT is where results go (default .gpu/out).
+# Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sweep] [sanitizer] [bench]; all five without arguments.
+# MODELS (default: all) are what verify takes, BENCH (default llama-3.1-8b smollm2-135m) what bench takes, PEERS (default torch) what it
+# runs beside, RANDOM_SPECS (default 200) how many generated specs sweep takes; OUT is where results go (default .gpu/out).
+# What measures no time runs side by side; bench runs alone.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 gpu=$PWD/.gpu
 OUT=${OUT:-$gpu/out}
-MODELS=${MODELS:-llama-3.1-8b smollm2-135m}
-mkdir -p "$OUT"
+MODELS=${MODELS:-$("$gpu/kvloom" spec list --json | sed -n 's/.*"name": *"\([^"]*\)".*/\1/p')}
+BENCH=${BENCH:-llama-3.1-8b smollm2-135m}
+PEERS=${PEERS:-torch}
+RANDOM_SPECS=${RANDOM_SPECS:-200}
+mkdir -p "$OUT/logs"
 export KVLOOM_REQUIRE_GPU=1 KVLOOM_CACHE="${KVLOOM_CACHE:-$OUT/cache}"
-failed=
+rm -f "$OUT"/logs/*.failed
 step() { # step NAME COMMAND...: runs, keeps the output, remembers a failure
   name=$1
   shift
-  echo "== $name"
-  if "$@" >"$OUT/$name.log" 2>&1; then
-    tail -n 5 "$OUT/$name.log"
+  start=$(date +%s)
+  if "$@" >"$OUT/logs/$name.log" 2>&1; then
+    echo "ok     $name, $(($(date +%s) - start)) s: $(tail -n 1 "$OUT/logs/$name.log" | cut -c1-90)"
   else
-    tail -n 40 "$OUT/$name.log"
-    failed="$failed $name"
+    : >"$OUT/logs/$name.failed"
+    echo "FAILED $name"
+    tail -n 40 "$OUT/logs/$name.log"
   fi
 }
 tests() {
   for t in "$gpu"/tests/*; do
     [ -x "$t" ] || continue
-    package=$(basename "$t" | tr + /) # tests read their testdata in the checkout
-    step "test-$(basename "$t")" sh -c "cd '$package' && '$t' -test.timeout 9m -test.v"
+    package=$(basename "$t" | tr + /)
+    step "test-$(basename "$t")" sh -c "cd '$package' && '$t' -test.timeout 9m -test.v" &
   done
+  wait
 }
-verify() { for m in $MODELS; do step "verify-$m" "$gpu/kvloom" verify "$m" --device cuda; done; }
+verify() {
+  for m in $MODELS; do step "verify-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads small & done
+  for m in $BENCH; do step "verify-full-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads full & done
+  wait
+}
+sweep() {
+  step "sweep-axes" "$gpu/kvloom" verify --sweep axes --device cuda &
+  shares=8 seed=1
+  while [ $seed -le $shares ]; do
+    step "sweep-random-$seed" "$gpu/kvloom" verify --sweep "random:$((RANDOM_SPECS / shares)):$seed" --device cuda &
+    seed=$((seed + 1))
+  done
+  wait
+}
 sanitizer() {
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   for tool in memcheck racecheck initcheck synccheck; do
-    for m in $MODELS; do
-      step "$tool-$m" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify "$m" --device cuda
+    for family in page_summary page_score page_select page_attend; do
+      step "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
+        --device cuda --workloads small &
     done
   done
+  wait
 }
-bench() { for m in $MODELS; do step "bench-$m" "$gpu/kvloom" bench "$m" --against torch --out "$OUT/results.jsonl"; done; }
+bench() { for m in $BENCH; do step "bench-$m" "$gpu/kvloom" bench "$m" --against "$PEERS" --out "$OUT/results.jsonl"; done; }
 "$gpu/kvloom" doctor || echo "doctor found something missing (above)"
-for part in ${*:-tests verify sanitizer bench}; do
+for part in ${*:-tests verify sweep sanitizer bench}; do
   case $part in
-  tests | verify | sanitizer | bench) $part ;;
-  *) echo "gpu.sh: no part called $part; there are tests, verify, sanitizer, bench" >&2; exit 2 ;;
+  tests | verify | sweep | sanitizer | bench) $part ;;
+  *) echo "gpu.sh: no part called $part; there are tests, verify, sweep, sanitizer, bench" >&2; exit 2 ;;
   esac
 done
-[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
-echo "all passed; logs in $OUT"
+failed=$(cd "$OUT/logs" && ls ./*.failed 2>/dev/null)
+[ -z "$failed" ] || { echo "failed:" $failed; exit 1; }
+echo "all passed; logs in $OUT/logs"
