@@ -20,8 +20,8 @@ type attendShape struct {
 // and dense attention nearly every SM. A cluster merges its blocks without a trip through memory, but at 8 heads it leaves half the
 // SMs idle. More waves and stages are for dense attention over long contexts, which wants bytes in flight.
 var attendShapes = []attendShape{
-	{Hopper, 8, 2, 1, 1}, {Hopper, 8, 2, 0, 8}, {Hopper, 16, 1, 0, 8}, {Hopper, 8, 1, 0, 8}, {Hopper, 8, 1, 0, 16}, {Hopper, 8, 2, 0, 16},
-	{Hopper, 8, 1, 1, 1}, {Hopper, 4, 2, 1, 1}, {Hopper, 4, 2, 2, 1}, {Hopper, 8, 3, 1, 1}, {Hopper, 4, 3, 2, 1},
+	{Hopper, 8, 2, 1, 1}, {Hopper, 8, 1, 1, 1}, {Hopper, 8, 2, 0, 8}, {Hopper, 16, 1, 0, 8}, {Hopper, 8, 1, 0, 8}, {Hopper, 8, 1, 0, 16},
+	{Hopper, 8, 2, 0, 16}, {Hopper, 4, 2, 1, 1}, {Hopper, 4, 2, 2, 1}, {Hopper, 8, 3, 1, 1}, {Hopper, 4, 3, 2, 1},
 	{Hopper, 4, 4, 2, 1}, {Hopper, 8, 2, 2, 1}, {Hopper, 4, 3, 4, 1}, {Hopper, 4, 4, 4, 1}, {Hopper, 2, 4, 4, 1},
 	{Portable, 4, 2, 1, 1}, {Portable, 8, 2, 1, 1}, {Portable, 8, 1, 1, 1}, {Portable, 4, 1, 2, 1}, {Portable, 4, 3, 2, 1}, {Portable, 4, 2, 4, 1},
 }
@@ -55,6 +55,7 @@ func newAttendSizes(s *specs.Spec, stages int) attendSizes {
 func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageAttend, Cost: attendCost(s)}
 	seen := map[string]bool{}
+	p.Candidates, p.Rejected = attendListCandidates(s, t)
 	for _, shape := range attendShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -71,20 +71,24 @@ struct Units {
   int max_pages;
   int length;             // tokens that exist
 
-  int block, tokens;      // of this lane's unit: physical block, tokens in it (0: nothing is read)
+  int block, tokens;      // of this lane's unit: physical block, -1 for none; tokens in it
 
+  // Nothing waits here for the block's id: a batch loaded ahead arrives while tiles of the one before it are computed.
   __device__ __forceinline__ void load(int64_t unit) {
     const int64_t slot = unit / kPerPage;
-    block = 0, tokens = 0;
-    if (slot >= count) return;
-    const int page = pages ? pages[slot] : static_cast<int>(slot);
-    if (page < 0 || page >= max_pages) return;
-    const int64_t first = static_cast<int64_t>(page) * PAGE + (unit % kPerPage) * kTokens;
-    if (first >= length) return;
-    const int id = table[page];
-    if (id < 0) return;
-    block = id;
-    tokens = static_cast<int>(min(static_cast<int64_t>(length) - first, static_cast<int64_t>(kTokens)));
+    int page = -1;
+    if (slot < count) page = pages ? pages[slot] : static_cast<int>(slot);
+    const int64_t first = static_cast<int64_t>(page) * PAGE + unit % kPerPage * kTokens;
+    const bool exists = page >= 0 && page < max_pages && first < length;
+    block = -1;
+    if (exists) block = table[page];
+    tokens = exists ? static_cast<int>(min(length - first, static_cast<int64_t>(kTokens))) : 0;
+  }
+
+  // Makes the batch that was loaded ahead the current one. A unit without a block has no tokens and is never followed.
+  __device__ __forceinline__ void take(const Units& ahead) {
+    tokens = ahead.block < 0 ? 0 : ahead.tokens;
+    block = max(ahead.block, 0);
   }
 };
 
@@ -229,16 +233,20 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
   uint32_t into = 0, from = 0;  // stages
   uint64_t masks = 0;          // of the tiles in flight, 16 bits each, the oldest lowest
   Units<PAGE> ahead = units;   // the batch after the current one
-  units.load(static_cast<int64_t>(first / U::kTilesPerBatch) * 32 + lane);
-  ahead.load((static_cast<int64_t>(first / U::kTilesPerBatch) + 1) * 32 + lane);
+  auto load_ahead = [&](int batch) {
+    if (static_cast<int64_t>(batch) * U::kTilesPerBatch < last) ahead.load(static_cast<int64_t>(batch) * 32 + lane);
+  };
+  load_ahead(first / U::kTilesPerBatch);
+  units.take(ahead);
+  load_ahead(first / U::kTilesPerBatch + 1);
   auto issue_next = [&]() -> uint32_t {
     uint32_t mask = 0;
     if (next < last) {
       mask = issue<HEAD_DIM, PAGE, S>(units, next, k, v, ring + into * S::kStageBytes);
       into = into + 1 == kStages ? 0 : into + 1;
       if (++next % U::kTilesPerBatch == 0) {
-        units.block = ahead.block, units.tokens = ahead.tokens;
-        ahead.load((static_cast<int64_t>(next / U::kTilesPerBatch) + 1) * 32 + lane);
+        units.take(ahead);
+        load_ahead(next / U::kTilesPerBatch + 1);
       }
     }
     ptx::commit_copies();
@@ -289,50 +297,31 @@ struct Merged {
   float peak, sum;
 };
 
-// A fixed number of parts: everything is loaded at once.
-template <int kParts, class LoadStats, class LoadOut>
-__device__ __forceinline__ Merged merge_all(LoadStats stats_of, LoadOut out_of) {
-  float2 stats[kParts], o[kParts];
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) stats[i] = stats_of(i), o[i] = out_of(i);
-  Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) m.peak = fmaxf(m.peak, stats[i].x);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const float w = weight(stats[i].x, m.peak);
-    m.sum += w * stats[i].y;
-    m.o.x += w * o[i].x;
-    m.o.y += w * o[i].y;
-  }
-  return m;
-}
-
-template <int kUnroll, class LoadStats, class LoadOut>
+// Adds parts in their order, kChunk at a time: all loads of a chunk are in flight together.
+template <int kChunk, class LoadStats, class LoadOut>
 __device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut out_of) {
   Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
-#pragma unroll kUnroll
-  for (int i = 0; i < parts; ++i) m.peak = fmaxf(m.peak, stats_of(i).x);
-#pragma unroll kUnroll
-  for (int i = 0; i < parts; ++i) {
-    const float2 s = stats_of(i);
-    const float w = weight(s.x, m.peak);
-    const float2 o = out_of(i);
-    m.sum += w * s.y;
-    m.o.x += w * o.x;
-    m.o.y += w * o.y;
+  for (int base = 0; base < parts; base += kChunk) {
+    float2 stats[kChunk], o[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      stats[i] = make_float2(minus_infinity(), 0.0f), o[i] = make_float2(0.0f, 0.0f);
+      if (base + i < parts) stats[i] = stats_of(base + i), o[i] = out_of(base + i);
+    }
+    const float before = m.peak;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) m.peak = fmaxf(m.peak, stats[i].x);
+    const float shrink = weight(before, m.peak);
+    m.sum *= shrink, m.o.x *= shrink, m.o.y *= shrink;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const float w = weight(stats[i].x, m.peak);
+      m.sum += w * stats[i].y;
+      m.o.x += w * o[i].x;
+      m.o.y += w * o[i].y;
+    }
   }
   return m;
-}
-
-// All at once where the registers allow it: a block of 16 warps has 128 a thread.
-template <int kParts, class LoadStats, class LoadOut>
-__device__ __forceinline__ Merged merge_some(LoadStats stats_of, LoadOut out_of) {
-  if constexpr (kParts <= 8) {
-    return merge_all<kParts>(stats_of, out_of);
-  } else {
-    return merge<4>(kParts, stats_of, out_of);
-  }
 }
 
 }  // namespace attend
@@ -407,8 +396,8 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
 
   for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
     const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const Merged m = merge_some<kWarps>(
-        [&](int w) { return stats[w][head]; },
+    const Merged m = merge<kWarps < 8 ? kWarps : 8>(
+        kWarps, [&](int w) { return stats[w][head]; },
         [&](int w) {
           return *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
         });
@@ -437,7 +426,7 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
     for (int pair = rank * each + threadIdx.x; pair < end; pair += kThreads) {
       const int head = pair / (HEAD_DIM / 2);
       finish(head, pair % (HEAD_DIM / 2) * 2,
-             merge_some<kCluster>([&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
+             merge<8>(kCluster, [&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
     }
     ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
     return;
@@ -452,7 +441,7 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   __threadfence();
   for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
     const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    finish(head, dim, merge<8>(
+    finish(head, dim, merge<16>(
         splits,
         [&](int i) {
           return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + S::kTileHeads * HEAD_DIM + 2 * head));
