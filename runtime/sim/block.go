@@ -36,6 +36,7 @@ type unit struct {
 	shade    *unitShadow
 	pending  []bulkOp
 	matrix   matrixScratch
+	wgmma    *wgmmaScratch
 	counters Counters
 	order    []int32 // of warps, where the schedule is random
 	rounds   int64

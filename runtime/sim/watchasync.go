@@ -137,6 +137,18 @@ func (w *warp) bulkCopied(lane int, d *access, to uint64, src *access, from, n u
 	s.san.mu.Unlock()
 }
 
+// bulkRead checks the shared side of a tensor store.
+func (w *warp) bulkRead(lane int, src *access, from, n uint64) {
+	s := w.san
+	if s == nil {
+		return
+	}
+	i := s.unit.agent(len(w.b.unit.blocks)*len(w.b.warps), uint64(s.index)|1<<40)
+	s.bulk++
+	t := touch{gid: s.unit.base + i, clock: s.bulk, launch: s.san.number, inst: w.at().src, step: w.steps, async: true, lanes: allLanes}
+	w.bulkSide(lane, src, from, n, t, false)
+}
+
 // bulkSide checks one side of a copy.
 func (w *warp) bulkSide(lane int, a *access, addr, n uint64, t touch, write bool) {
 	var cellAt func(off uint64) *cell
@@ -193,4 +205,25 @@ func (w *warp) bulkCell(lane int, c *cell, t touch, write bool, addr uint64) {
 		}
 	}
 	c.write, c.readers = t, c.readers[:0]
+}
+
+// matrixRead checks a wgmma operand: it is read through the async proxy.
+func (w *warp) matrixRead(off, size uint64) bool {
+	c := &w.b.shade.cells[off/granule]
+	addr := off + sharedBase
+	if k := unwritten(w.b.shade.written, off, size); k < size {
+		w.reportAt(0, kindUninit, 0, addr, "the matrix reads shared offset %d, which was never written", off+k)
+	}
+	last := &c.write
+	switch {
+	case last.launch != w.san.san.number:
+	case !w.san.ordered(last, 0) && last.gid != w.san.unit.base+w.san.index:
+		w.race(0, last, "matrix read", "write", addr)
+	case !w.san.visible(last):
+		w.reportAt(0, kindProxy, last.inst, addr, "the matrix read of shared offset %d follows the write at %s with no fence.proxy.async between", off, w.where(last.inst))
+	}
+	t := w.touch(0, 15, false)
+	t.lanes = allLanes
+	c.read(w.san, t, 0)
+	return true
 }
