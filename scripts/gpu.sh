@@ -1,8 +1,9 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sweep] [sanitizer] [bench]; all five without arguments.
 # MODELS (default: all) are what verify takes, BENCH (default llama-3.1-8b smollm2-135m) what bench takes, PEERS (default torch) what it
 # runs beside, RANDOM_SPECS (default 200) how many generated specs sweep takes; OUT is where results go (default .gpu/out).
-# What measures no time runs side by side; bench runs alone.
+# What measures no time runs side by side, SIDE (default 4) at once: one case takes 33 GB of device memory to pass 2^32 elements.
+# bench runs alone.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 gpu=$PWD/.gpu
@@ -11,6 +12,7 @@ MODELS=${MODELS:-$("$gpu/kvloom" spec list --json | sed -n 's/.*"name": *"\([^"]
 BENCH=${BENCH:-llama-3.1-8b smollm2-135m}
 PEERS=${PEERS:-torch}
 RANDOM_SPECS=${RANDOM_SPECS:-200}
+SIDE=${SIDE:-4}
 mkdir -p "$OUT/logs"
 export KVLOOM_REQUIRE_GPU=1 KVLOOM_CACHE="${KVLOOM_CACHE:-$OUT/cache}"
 rm -f "$OUT"/logs/*.failed
@@ -26,24 +28,28 @@ step() { # step NAME COMMAND...: runs, keeps the output, remembers a failure
     tail -n 40 "$OUT/logs/$name.log"
   fi
 }
+beside() { # beside NAME COMMAND...: a step in the background, when fewer than SIDE run
+  while [ "$(jobs -rp | wc -l)" -ge "$SIDE" ]; do wait -n; done
+  step "$@" &
+}
 tests() {
   for t in "$gpu"/tests/*; do
     [ -x "$t" ] || continue
     package=$(basename "$t" | tr + /)
-    step "test-$(basename "$t")" sh -c "cd '$package' && '$t' -test.timeout 9m -test.v" &
+    beside "test-$(basename "$t")" sh -c "cd '$package' && '$t' -test.timeout 9m -test.v"
   done
   wait
 }
 verify() {
-  for m in $MODELS; do step "verify-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads small & done
-  for m in $BENCH; do step "verify-full-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads full & done
+  for m in $MODELS; do beside "verify-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads small; done
+  for m in $BENCH; do beside "verify-full-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads full; done
   wait
 }
 sweep() {
-  step "sweep-axes" "$gpu/kvloom" verify --sweep axes --device cuda &
+  beside "sweep-axes" "$gpu/kvloom" verify --sweep axes --device cuda
   shares=8 seed=1
   while [ $seed -le $shares ]; do
-    step "sweep-random-$seed" "$gpu/kvloom" verify --sweep "random:$((RANDOM_SPECS / shares)):$seed" --device cuda &
+    beside "sweep-random-$seed" "$gpu/kvloom" verify --sweep "random:$((RANDOM_SPECS / shares)):$seed" --device cuda
     seed=$((seed + 1))
   done
   wait
@@ -52,8 +58,8 @@ sanitizer() {
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   for tool in memcheck racecheck initcheck synccheck; do
     for family in page_summary page_score page_select page_attend; do
-      step "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
-        --device cuda --workloads small &
+      beside "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
+        --device cuda --workloads small
     done
   done
   wait
