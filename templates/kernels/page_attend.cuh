@@ -324,6 +324,12 @@ __device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut o
   return m;
 }
 
+// The same of a fixed number of parts.
+template <int kParts, class LoadStats, class LoadOut>
+__device__ __forceinline__ Merged merge_some(LoadStats stats_of, LoadOut out_of) {
+  return merge<kParts < 8 ? kParts : 8>(kParts, stats_of, out_of);
+}
+
 }  // namespace attend
 
 // HEADS: query heads of one list (the group, or 1 for per_head); LISTS_PER_KV_HEAD: 1, or the group for per_head.
@@ -396,8 +402,8 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
 
   for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
     const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const Merged m = merge<kWarps < 8 ? kWarps : 8>(
-        kWarps, [&](int w) { return stats[w][head]; },
+    const Merged m = merge_some<kWarps>(
+        [&](int w) { return stats[w][head]; },
         [&](int w) {
           return *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
         });
@@ -426,7 +432,7 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
     for (int pair = rank * each + threadIdx.x; pair < end; pair += kThreads) {
       const int head = pair / (HEAD_DIM / 2);
       finish(head, pair % (HEAD_DIM / 2) * 2,
-             merge<8>(kCluster, [&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
+             merge_some<kCluster>([&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
     }
     ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
     return;
