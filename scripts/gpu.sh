@@ -59,7 +59,7 @@ sanitizer() {
   for tool in memcheck racecheck initcheck synccheck; do
     for family in page_summary page_score page_select page_attend; do
       beside "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
-        --device cuda --workloads small
+        --device cuda --workloads quick
     done
   done
   wait
