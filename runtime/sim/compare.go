@@ -81,17 +81,14 @@ func hotCompare(set order, t ptx.Type, ftz bool, a, b slot) func(w *warp) uint32
 	case "f32":
 		return func(w *warp) uint32 {
 			x, y := w.in32(a), w.in32(b)
-			r := uint32(0)
-			for i := range x {
-				u, v := x[i], y[i]
-				if ftz {
-					u, v = flush(u), flush(v)
+			if ftz {
+				var u, v vec32
+				for i := range u {
+					u[i], v[i] = flush(x[i]), flush(y[i])
 				}
-				if orderOf(f32of(u), f32of(v))&set != 0 {
-					r |= 1 << i
-				}
+				return hotFloatCompare(set, &u, &v)
 			}
-			return r
+			return hotFloatCompare(set, x, y)
 		}
 	case "s32":
 		return func(w *warp) uint32 { return signedMask(set, w.in32(a), w.in32(b)) }

@@ -57,7 +57,11 @@ func lowerAdd(c *lowering) step {
 		c.args(3, 3)
 		return hotAdd(c.dstT(0, t), c.srcT(1, t), c.srcT(2, t))
 	}
-	return c.bin(t, nil, func(a, b uint64) uint64 { return a + b })
+	if t != "u64" && t != "s64" {
+		c.failf("no .%s form is known", t)
+	}
+	c.args(3, 3)
+	return hotAdd64(c.dstT(0, t), c.srcT(1, t), c.srcT(2, t))
 }
 
 func lowerSub(c *lowering) step {

@@ -7,9 +7,9 @@ import (
 )
 
 var _ = register(map[string]func(c *lowering) step{
-	"and": logic(func(a, b uint32) uint32 { return a & b }, func(a, b uint64) uint64 { return a & b }),
-	"or":  logic(func(a, b uint32) uint32 { return a | b }, func(a, b uint64) uint64 { return a | b }),
-	"xor": logic(func(a, b uint32) uint32 { return a ^ b }, func(a, b uint64) uint64 { return a ^ b }),
+	"and": logic("and", func(a, b uint32) uint32 { return a & b }, func(a, b uint64) uint64 { return a & b }),
+	"or":  logic("or", func(a, b uint32) uint32 { return a | b }, func(a, b uint64) uint64 { return a | b }),
+	"xor": logic("xor", func(a, b uint32) uint32 { return a ^ b }, func(a, b uint64) uint64 { return a ^ b }),
 	"not": lowerNot, "cnot": lowerCnot, "lop3": lowerLop3, "shl": lowerShl, "shr": lowerShr, "shf": lowerShf, "bfe": lowerBfe, "bfi": lowerBfi,
 	"brev": lowerBrev, "popc": lowerPopc, "clz": lowerClz, "bfind": lowerBfind, "prmt": lowerPrmt, "bmsk": lowerBmsk, "szext": lowerSzext,
 	"fns": lowerFns,
@@ -22,9 +22,13 @@ func mask16(t string) uint32 {
 	return allLanes
 }
 
-func logic(f func(a, b uint32) uint32, g func(a, b uint64) uint64) func(c *lowering) step {
+func logic(op string, f func(a, b uint32) uint32, g func(a, b uint64) uint64) func(c *lowering) step {
 	return func(c *lowering) step {
 		t := string(c.typ())
+		if t == "b32" {
+			c.args(3, 3)
+			return hotLogic(op, c.dstT(0, t), c.srcT(1, t), c.srcT(2, t))
+		}
 		if t != "pred" {
 			return c.bin(t, f, g)
 		}
@@ -138,6 +142,10 @@ func (c *lowering) shift(t string, f32 func(a, n uint32) uint32, f64 func(a uint
 
 func lowerShl(c *lowering) step {
 	t := string(c.typ())
+	if t == "b32" {
+		c.args(3, 3)
+		return hotShift(t, true, c.dstT(0, t), c.srcT(1, t), c.srcT(2, "u32"))
+	}
 	k := mask16(t)
 	return c.shift(t, func(a, n uint32) uint32 { return a << n & k }, func(a uint64, n uint32) uint64 { return a << n })
 }
@@ -145,10 +153,11 @@ func lowerShl(c *lowering) step {
 func lowerShr(c *lowering) step {
 	t := string(c.typ())
 	switch t {
+	case "u32", "b32", "s32":
+		c.args(3, 3)
+		return hotShift(t, false, c.dstT(0, t), c.srcT(1, t), c.srcT(2, "u32"))
 	case "s16":
 		return c.shift(t, func(a, n uint32) uint32 { return uint32(int32(int16(a))>>n) & 0xffff }, nil)
-	case "s32":
-		return c.shift(t, func(a, n uint32) uint32 { return uint32(int32(a) >> n) }, nil)
 	case "s64":
 		return c.shift(t, nil, func(a uint64, n uint32) uint64 { return uint64(int64(a) >> n) })
 	}
