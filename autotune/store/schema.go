@@ -1,7 +1,21 @@
 package store
 
-// migrations lead from one user_version to the next: migrations[0] makes version 1 of an empty file.
-var migrations = []string{`
+import (
+	"context"
+	"database/sql"
+)
+
+// migration leads from one user_version to the next: statements, then code where statements cannot do it. Neither is ever changed once
+// released; testdata holds a database of every older version.
+type migration struct {
+	sql  string
+	code func(context.Context, *sql.Tx) error
+}
+
+// migrations[0] makes version 1 of an empty file.
+var migrations = []migration{{sql: version1}, {sql: version2, code: environmentsByClass}}
+
+const version1 = `
 CREATE TABLE environment (
   id            TEXT PRIMARY KEY,           -- sha256 of the record
   device        TEXT NOT NULL,              -- device.Info as JSON
@@ -52,4 +66,24 @@ CREATE TABLE trial (
   seconds       REAL NOT NULL
 ) STRICT;
 CREATE INDEX trial_of ON trial (spec_name, family, shape_key, context, batch);
-`}
+`
+
+// version2: an environment is a class of devices instead of one board, runs have an identity that survives merging, windows know their
+// clocks, and leaders are measured again.
+const version2 = `
+ALTER TABLE run ADD COLUMN uid TEXT NOT NULL DEFAULT '';          -- the same run in every copy of the database
+ALTER TABLE run ADD COLUMN device_uuid TEXT NOT NULL DEFAULT '';  -- the board
+ALTER TABLE trial ADD COLUMN conditions TEXT NOT NULL DEFAULT '{}'; -- Conditions as JSON
+CREATE TABLE remeasure (
+  id            TEXT PRIMARY KEY,           -- content id: contest, round, trial
+  contest       TEXT NOT NULL,              -- trials of one contest and round were measured one after the other
+  round         INTEGER NOT NULL,
+  trial         TEXT NOT NULL REFERENCES trial(id) ON UPDATE CASCADE ON DELETE CASCADE,
+  run           INTEGER NOT NULL REFERENCES run(id),
+  samples       TEXT NOT NULL,              -- JSON array of microseconds
+  conditions    TEXT NOT NULL,
+  started       TEXT NOT NULL,
+  seconds       REAL NOT NULL
+) STRICT;
+CREATE INDEX remeasure_of ON remeasure (trial);
+`

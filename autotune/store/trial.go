@@ -25,6 +25,9 @@ const (
 	Cut          Class = "cut"           // right, but more than 3 times the best after the first samples
 )
 
+// Classes are all classes.
+var Classes = []Class{OK, Wrong, CompileError, LaunchError, Fault, Hang, Crash, Cut}
+
 // Trial is one candidate measured for one workload in one environment.
 type Trial struct {
 	Run         int64          `json:"run"`
@@ -51,6 +54,19 @@ type Trial struct {
 	Default     bool           `json:"default"`
 	Started     time.Time      `json:"started"`
 	Seconds     float64        `json:"seconds"`
+	Conditions  Conditions     `json:"conditions"`
+}
+
+// Conditions are the state of the GPU while a trial's windows were measured, from NVML where there is one. Zero: not known.
+type Conditions struct {
+	SMClockMHz  int     `json:"sm_clock_mhz,omitempty"` // the lowest seen
+	MemClockMHz int     `json:"mem_clock_mhz,omitempty"`
+	PowerWatts  float64 `json:"power_watts,omitempty"` // the highest seen
+	Celsius     int     `json:"celsius,omitempty"`
+	Reasons     string  `json:"clock_reasons,omitempty"` // of the windows that were kept
+	Dropped     int     `json:"dropped,omitempty"`       // windows dropped because the GPU was throttled
+	Throttled   bool    `json:"throttled,omitempty"`     // the retries ran out: the samples are of a throttled GPU
+	Others      int     `json:"others,omitempty"`        // other processes on the GPU
 }
 
 // ID is the content id of a trial: the same candidate, source and workload in the same environment is the same trial.
@@ -59,14 +75,17 @@ func (t Trial) ID() string {
 	if err != nil {
 		panic("BUG: store: parameters: " + err.Error())
 	}
-	return contentID(t.Environment, t.Family, t.Candidate.Key, fmt.Sprint(t.Context, " ", t.Batch),
-		string(t.Candidate.Form), string(params), t.SourceHash, t.L2)
+	return trialID(t.Environment, t.Family, t.Candidate.Key, t.Context, t.Batch, string(t.Candidate.Form), string(params), t.SourceHash, t.L2)
+}
+
+func trialID(environment, family, key string, context, batch int, form, params, source, l2 string) string {
+	return contentID(environment, family, key, fmt.Sprint(context, " ", batch), form, params, source, l2)
 }
 
 // Put stores a finished trial in one transaction, together with the tuning time that its run has spent. A trial that is there
 // already is left as it is, and reported as not new.
 func (db *DB) Put(ctx context.Context, t Trial) (isNew bool, err error) {
-	params, candidate, samples, err := t.encode()
+	e, err := t.encode()
 	if err != nil {
 		return false, err
 	}
@@ -75,11 +94,11 @@ func (db *DB) Put(ctx context.Context, t Trial) (isNew bool, err error) {
 		return false, db.explain("store a trial", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	res, err := tx.ExecContext(ctx, `INSERT INTO trial VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`,
+	res, err := tx.ExecContext(ctx, `INSERT INTO trial VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`,
 		t.ID(), t.Run, t.Environment, t.Spec, t.Family, t.Candidate.Key, t.Context, t.Batch,
-		string(t.Candidate.Form), params, candidate, t.SourceHash, t.CubinHash, t.Registers, t.SharedBytes, t.SpillBytes,
-		string(t.Class), t.Message, finite(t.MaxError), finite(t.Bound), t.L2, t.MedianUS, t.LoUS, t.HiUS, samples, t.Default,
-		t.Started.UTC().Format(time.RFC3339Nano), t.Seconds)
+		string(t.Candidate.Form), e.params, e.candidate, t.SourceHash, t.CubinHash, t.Registers, t.SharedBytes, t.SpillBytes,
+		string(t.Class), t.Message, finite(t.MaxError), finite(t.Bound), t.L2, t.MedianUS, t.LoUS, t.HiUS, e.samples, t.Default,
+		t.Started.UTC().Format(time.RFC3339Nano), t.Seconds, e.conditions)
 	if err != nil {
 		return false, db.explain("store a trial", err)
 	}
@@ -101,23 +120,25 @@ func finite(x float64) float64 {
 	return x
 }
 
-func (t Trial) encode() (params, candidate, samples string, err error) {
-	p, err := json.Marshal(t.Candidate.Params)
-	if err != nil {
-		return "", "", "", fmt.Errorf("BUG: store: %w", err)
-	}
-	c, err := json.Marshal(t.Candidate)
-	if err != nil {
-		return "", "", "", fmt.Errorf("BUG: store: %w", err)
-	}
+// encoded are a trial's columns of JSON.
+type encoded struct{ params, candidate, samples, conditions string }
+
+func (t Trial) encode() (encoded, error) {
 	if t.Samples == nil {
 		t.Samples = []float64{}
 	}
-	s, err := json.Marshal(t.Samples)
-	if err != nil {
-		return "", "", "", fmt.Errorf("store: samples: %w", err)
+	var e encoded
+	for _, column := range []struct {
+		into *string
+		from any
+	}{{&e.params, t.Candidate.Params}, {&e.candidate, t.Candidate}, {&e.samples, t.Samples}, {&e.conditions, t.Conditions}} {
+		b, err := json.Marshal(column.from)
+		if err != nil {
+			return e, fmt.Errorf("store: a trial of %s: %w", t.Candidate.ID(), err)
+		}
+		*column.into = string(b)
 	}
-	return string(p), string(c), string(s), nil
+	return e, nil
 }
 
 // Filter chooses trials; empty fields choose all.
@@ -129,7 +150,7 @@ type Filter struct {
 // Trials returns the chosen trials in the order in which they were stored.
 func (db *DB) Trials(ctx context.Context, f Filter) ([]Trial, error) {
 	rows, err := db.sql.QueryContext(ctx, `SELECT run, environment, spec_name, family, candidate, context, batch, source_hash, cubin_hash,
-		registers, shared_bytes, spill_bytes, class, message, max_error, bound, l2, median_us, lo_us, hi_us, samples, is_default, started, seconds
+		registers, shared_bytes, spill_bytes, class, message, max_error, bound, l2, median_us, lo_us, hi_us, samples, is_default, started, seconds, conditions
 		FROM trial WHERE (?1 = '' OR spec_name = ?1) AND (?2 = '' OR family = ?2) AND (?3 = '' OR environment = ?3)
 		AND (?4 = 0 OR context = ?4) AND (?5 = 0 OR batch = ?5) ORDER BY rowid`, f.Spec, f.Family, f.Environment, f.Context, f.Batch)
 	if err != nil {
@@ -139,13 +160,13 @@ func (db *DB) Trials(ctx context.Context, f Filter) ([]Trial, error) {
 	var trials []Trial
 	for rows.Next() {
 		var t Trial
-		var candidate, samples, started string
+		var candidate, samples, started, conditions string
 		if err := rows.Scan(&t.Run, &t.Environment, &t.Spec, &t.Family, &candidate, &t.Context, &t.Batch, &t.SourceHash, &t.CubinHash,
 			&t.Registers, &t.SharedBytes, &t.SpillBytes, &t.Class, &t.Message, &t.MaxError, &t.Bound, &t.L2,
-			&t.MedianUS, &t.LoUS, &t.HiUS, &samples, &t.Default, &started, &t.Seconds); err != nil {
+			&t.MedianUS, &t.LoUS, &t.HiUS, &samples, &t.Default, &started, &t.Seconds, &conditions); err != nil {
 			return nil, db.explain("read trials", err)
 		}
-		if err := t.decode(candidate, samples, started); err != nil {
+		if err := t.decode(candidate, samples, started, conditions); err != nil {
 			return nil, db.explain("read trials", err)
 		}
 		trials = append(trials, t)
@@ -153,7 +174,10 @@ func (db *DB) Trials(ctx context.Context, f Filter) ([]Trial, error) {
 	return trials, db.explain("read trials", rows.Err())
 }
 
-func (t *Trial) decode(candidate, samples, started string) error {
+func (t *Trial) decode(candidate, samples, started, conditions string) error {
+	if err := json.Unmarshal([]byte(conditions), &t.Conditions); err != nil {
+		return fmt.Errorf("conditions: %w", err)
+	}
 	if err := json.Unmarshal([]byte(candidate), &t.Candidate); err != nil {
 		return fmt.Errorf("candidate: %w", err)
 	}

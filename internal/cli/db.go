@@ -1,11 +1,7 @@
 package cli
 
 import (
-	"encoding/csv"
-	"encoding/json"
 	"fmt"
-	"io"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/kvloom/kvloom/autotune"
@@ -14,11 +10,14 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// DBCmd groups what reads a trial database.
+// DBCmd groups what works on a trial database.
 type DBCmd struct {
 	Show   DBShowCmd   `cmd:"" help:"List trials."`
 	Best   DBBestCmd   `cmd:"" help:"Show the choice for every work and workload, from the trials of today's kernels."`
-	Export DBExportCmd `cmd:"" help:"Write all chosen trials, samples included, to stdout."`
+	Export DBExportCmd `cmd:"" help:"Write trials as JSON, CSV or Go benchmark lines, or the choices among them as a bundle."`
+	Merge  DBMergeCmd  `cmd:"" help:"Add the trials of other databases; merging again changes nothing."`
+	Check  DBCheckCmd  `cmd:"" help:"Read all of a database and say what is wrong with it."`
+	GC     DBGCCmd     `cmd:"" name:"gc" help:"Remove what nothing uses, and give the space back."`
 }
 
 // dbFilter are the flags that choose trials.
@@ -80,6 +79,37 @@ func (c *DBBestCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
+	var rows []choiceOf
+	err = eachModel(trials, func(group []store.Trial, p *plan.Plan, missing error) error {
+		if missing != nil {
+			fmt.Fprintf(ctx.Stderr, "%s left out: %v\n", group[0].Spec, missing)
+			return nil
+		}
+		current, err := autotune.Current(group, p)
+		if err != nil {
+			return err
+		}
+		if stale := len(group) - len(current); stale > 0 {
+			fmt.Fprintf(ctx.Stderr, "%s: %d trials are of kernels that have changed since\n", group[0].Spec, stale)
+		}
+		for _, ch := range autotune.Choose(current) {
+			rows = append(rows, choiceRow(ch))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if ctx.JSON {
+		return ctx.PrintJSON(rows)
+	}
+	printChoices(ctx.Stdout, rows)
+	return nil
+}
+
+// eachModel calls do with the trials of each model and environment, in the order of their first trial, and the model's plan. missing is
+// why there is no plan: a model that this kvloom does not know.
+func eachModel(trials []store.Trial, do func(group []store.Trial, p *plan.Plan, missing error) error) error {
 	groups := map[string][]store.Trial{}
 	var order []string
 	for _, t := range trials {
@@ -89,64 +119,15 @@ func (c *DBBestCmd) Run(ctx *Context) error {
 		}
 		groups[key] = append(groups[key], t)
 	}
-	var rows []choiceOf
 	for _, key := range order {
-		group := groups[key]
-		spec, err := specs.Resolve(group[0].Spec)
-		if err != nil {
-			fmt.Fprintf(ctx.Stderr, "%s left out: %v\n", group[0].Spec, err)
-			continue
+		var p *plan.Plan
+		spec, err := specs.Resolve(groups[key][0].Spec)
+		if err == nil {
+			p = plan.New(spec, plan.Targets[spec.Targets[0]])
 		}
-		current, err := autotune.Current(group, plan.New(spec, plan.Targets[spec.Targets[0]]))
-		if err != nil {
-			return err
-		}
-		if stale := len(group) - len(current); stale > 0 {
-			fmt.Fprintf(ctx.Stderr, "%s: %d trials are of kernels that have changed since\n", spec.Name, stale)
-		}
-		for _, ch := range autotune.Choose(current) {
-			rows = append(rows, choiceRow(ch))
-		}
-	}
-	if ctx.JSON {
-		return ctx.PrintJSON(rows)
-	}
-	printChoices(ctx.Stdout, rows)
-	return nil
-}
-
-// DBExportCmd exports trials.
-type DBExportCmd struct {
-	dbFilter
-	Format string `enum:"json,csv" default:"json" help:"json (one trial a line, samples included) or csv (no samples)."`
-}
-
-// Run writes the trials to stdout.
-func (c *DBExportCmd) Run(ctx *Context) error {
-	trials, err := c.trials(ctx)
-	if err != nil {
-		return err
-	}
-	if c.Format == "csv" {
-		return exportCSV(ctx.Stdout, trials)
-	}
-	e := json.NewEncoder(ctx.Stdout)
-	for _, t := range trials {
-		if err := e.Encode(t); err != nil {
+		if err := do(groups[key], p, err); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func exportCSV(w io.Writer, trials []store.Trial) error {
-	out := csv.NewWriter(w)
-	rows := [][]string{{"model", "family", "context", "batch", "form", "candidate", "class", "median_us", "lo_us", "hi_us", "samples", "registers", "spill_bytes", "max_error", "bound", "source_hash", "started"}}
-	f := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	for _, t := range trials {
-		rows = append(rows, []string{t.Spec, t.Family, strconv.Itoa(t.Context), strconv.Itoa(t.Batch), string(t.Candidate.Form), shortID(t), string(t.Class),
-			f(t.MedianUS), f(t.LoUS), f(t.HiUS), strconv.Itoa(len(t.Samples)), strconv.Itoa(t.Registers), strconv.Itoa(t.SpillBytes),
-			f(t.MaxError), f(t.Bound), t.SourceHash, t.Started.Format("2006-01-02T15:04:05Z07:00")})
-	}
-	return out.WriteAll(rows)
 }
