@@ -55,6 +55,7 @@ func newAttendSizes(s *specs.Spec, stages int) attendSizes {
 func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageAttend, Cost: attendCost(s)}
 	seen := map[string]bool{}
+	p.Candidates, p.Rejected = attendListCandidates(s, t)
 	for _, shape := range attendShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -47,6 +47,7 @@ var selectShapes = []selectShape{
 
 func planPageSelect(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageSelect, Cost: selectCost(s)}
+	p.Candidates, p.Rejected = selectClusterCandidates(s, t)
 	for _, shape := range selectShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -1,0 +1,51 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// attendListShape is one choice of page_attend_list: one cluster serves a page list, all splits serve dense attention.
+type attendListShape struct {
+	warps, stages, splits, cluster int
+}
+
+// attendListShapes, the default first.
+var attendListShapes = []attendListShape{
+	{8, 2, 8, 8}, {8, 1, 8, 8}, {8, 2, 16, 8}, {8, 1, 16, 8}, {8, 1, 16, 16}, {8, 2, 16, 16},
+}
+
+// attendListCandidates are the candidates of page_attend_list, and those that cannot be, with the reason.
+func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, rejected []Rejected) {
+	if t.Arch != "sm_90a" {
+		return nil, nil
+	}
+	for _, shape := range attendListShapes {
+		c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 0, shape.cluster})
+		z := newAttendSizes(s, shape.stages)
+		record := int64(256 + (shape.splits*z.partBytes+255)/256*256)
+		c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", shape.splits}, {"cluster", shape.cluster}, {"list", 1}}
+		c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
+		c.Geometry.Grid[0] = launch.Const(int64(shape.splits))
+		c.Geometry.Workspace = []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: int64(z.headTiles) * record, Per: 1}}
+		if reason := attendListRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
+			rejected = append(rejected, Rejected{c, reason})
+			continue
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates, rejected
+}
+
+func attendListRefusal(s *specs.Spec, t Target, shape attendListShape, dynamic int) string {
+	z := newAttendSizes(s, shape.stages)
+	// Beside the streaming kernel's: what the blocks of a cluster send, and the warps' weights.
+	pairs := (z.tileHeads*s.Attention.HeadDim/2 + shape.cluster - 1) / shape.cluster
+	static := 8*shape.cluster*(pairs+z.tileHeads) + 12*shape.warps*z.tileHeads + 64
+	if generic := 8*shape.warps*z.tileHeads + 64; static+generic > staticShared {
+		return fmt.Sprintf("the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static+generic, staticShared)
+	}
+	return attendRefusal(s, t, attendShape{Hopper, shape.warps, shape.stages, 0, 1}, dynamic+static)
+}

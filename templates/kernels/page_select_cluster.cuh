@@ -1,0 +1,372 @@
+// page_select for share_average on a cluster of blocks a list, made of as few dependent steps as an exact answer allows:
+//   1. Each thread reads its pages' scores once, into registers. exp(s - reference) with one reference a head for the whole row
+//      (its first or last page) needs no maximum first, so the masses take one exchange and the shares one multiplication.
+//   2. A histogram of the shares, 8 bins an octave, exchanged once: every block then knows the bin in which the best pages end, how
+//      many of each block's pages lie above it, and how many in it.
+//   3. Pages of that bin alone are exchanged and ranked by share and page, exactly.
+// Exchanges are st.async stores that complete on the receiver's mbarrier. Whatever does not fit (a row longer than the registers, a
+// peak far above the reference, a bin with too many pages, NaN or zero shares among the chosen) is taken by the radix kernel
+// page_select in the same launch, so nothing is ever approximate.
+#pragma once
+
+#include "kernels/page_select.cuh"
+#include "kvloom/ptx/cluster_async.cuh"
+#include "kvloom/ptx/exp2.cuh"
+#include "kvloom/ptx/load.cuh"
+
+namespace kvloom {
+
+namespace select {
+
+constexpr int kShareBins = 256;
+constexpr int kFineBins = 192;       // 8 an octave: 24 octaves below the largest possible sum of shares
+constexpr int kMostCandidates = 512;  // of the bin in which the best pages end
+constexpr float kLargestMass = 0x1p100f;  // beyond it 2^-100 of the mass could not be told from an underflow of exp
+
+// The smallest power of two that is not below n.
+__host__ __device__ constexpr int padded(int n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+
+// The bin of a sum of HEADS shares: larger sums never have a lower bin. Bin 0 holds zeros alone.
+template <int HEADS>
+__device__ __forceinline__ int share_bin(float sum) {
+  constexpr int kTop = __builtin_bit_cast(uint32_t, static_cast<float>(padded(HEADS))) >> 20;  // no sum is an eighth larger
+  const int below = max(kTop - static_cast<int>(__float_as_uint(sum) >> 20), 0);
+  const int bin = below < kFineBins ? kShareBins - 1 - below : max(kShareBins - 1 - kFineBins - (below - kFineBins) / 16, 1);
+  return sum > 0.0f ? bin : 0;
+}
+
+// exp(s - reference), 0 for NaN and for what lies 104 nats below. The product's rounding error is added back: at 70 nats it would
+// be 3e-6 of the share.
+__device__ __forceinline__ float exp_above(float s, float reference) {
+  const float d = s - reference;
+  const float t = d * kLog2E;
+  const float residual = fmaf(d, kLog2E, -t);
+  const float e = exp2_approx(t);
+  return d > -104.0f ? fmaf(e, residual * kLn2, e) : 0.0f;
+}
+
+// The warp's sums of WIDTH values a lane: lane l ends with that of value l % WIDTH. Halves by recursion: a loop over a halving bound
+// is not always unrolled, and the values would go to local memory.
+template <int WIDTH, int ALL = WIDTH>
+__device__ __forceinline__ float warp_sums(const float (&v)[WIDTH]) {
+  if constexpr (WIDTH == 1) {
+    float sum = v[0];
+#pragma unroll
+    for (int step = ALL; step < 32; step *= 2) sum += __shfl_xor_sync(reduce::kFullWarp, sum, step);
+    return sum;
+  } else {
+    constexpr int kHalf = WIDTH / 2;
+    const bool upper = threadIdx.x % 32 & kHalf;
+    float halves[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float given = __shfl_xor_sync(reduce::kFullWarp, upper ? v[i] : v[i + kHalf], kHalf);
+      halves[i] = (upper ? v[i + kHalf] : v[i]) + given;
+    }
+    return warp_sums<kHalf, ALL>(halves);
+  }
+}
+
+// Sums `count` rows of WIDTH floats: lane l ends with column l % WIDTH.
+template <int WIDTH, int COUNT>
+__device__ __forceinline__ float column_sums(const float* rows) {
+  const int lane = threadIdx.x % 32;
+  float sum = 0.0f;
+#pragma unroll
+  for (int r = 0; r < COUNT; r += 32 / WIDTH)
+    if (COUNT % (32 / WIDTH) == 0 || r + lane / WIDTH < COUNT) sum += rows[(r + lane / WIDTH) * WIDTH + lane % WIDTH];
+#pragma unroll
+  for (int step = WIDTH; step < 32; step *= 2) sum += __shfl_xor_sync(reduce::kFullWarp, sum, step);
+  return sum;
+}
+
+// Where the best pages end. `left` of the `in_bin` pages of that bin are still to be taken; the last two count pages of the blocks
+// of lower rank.
+struct Cut {
+  int bin, left, in_bin, lower_above, lower_in_bin;
+};
+
+// In dynamic shared memory, where the radix kernel keeps its scores when it takes over.
+template <int WIDTH, int kThreads, int kCluster, int kPages>
+struct ClusterShared {
+  static constexpr int kWarps = kThreads / 32;
+  alignas(16) uint32_t histogram[kShareBins];              // of this block
+  alignas(16) uint16_t histograms[kCluster][kShareBins];   // of all blocks
+  alignas(16) float of_warps[kWarps][WIDTH];               // masses of this block
+  alignas(16) float of_ranks[kCluster][WIDTH];             // masses of all blocks
+  alignas(16) uint2 candidates[kMostCandidates];           // share's bits, page; ordered by rank alone
+  uint32_t taken[kWarps * kPages];                         // a bit a page of the block's slice
+  Cut cut;
+  int sent;                                                // candidates of this block
+  int before;                                              // pages taken by blocks of lower rank
+};
+
+// Finds the cut: one warp, lane l has bins 255 - 8 l and the seven below.
+template <int kCluster>
+__device__ __forceinline__ Cut find_cut(const uint16_t (*histograms)[kShareBins], int rank, int need) {
+  const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
+  uint32_t all[4] = {}, lower[4] = {};  // two 16-bit counts a word: a row has fewer than 65536 competing pages
+#pragma unroll
+  for (int r = 0; r < kCluster; ++r) {
+    const uint4 c = *reinterpret_cast<const uint4*>(&histograms[r][first]);
+    const uint32_t counts[4] = {c.x, c.y, c.z, c.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      all[i] += counts[i];
+      lower[i] += r < rank ? counts[i] : 0u;
+    }
+  }
+  int total = 0, lower_total = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    total += (all[i] & 0xffff) + (all[i] >> 16);
+    lower_total += (lower[i] & 0xffff) + (lower[i] >> 16);
+  }
+  int above = reduce::warp_exclusive_scan(total);
+  const bool mine = above < need && above + total >= need;
+  Cut cut{0, 0, 0, mine || above >= need ? 0 : lower_total, 0};
+  if (mine) {
+#pragma unroll
+    for (int i = 7; i >= 0; --i) {
+      const int in = all[i / 2] >> 16 * (i % 2) & 0xffff, lower_in = lower[i / 2] >> 16 * (i % 2) & 0xffff;
+      if (above < need && above + in >= need) cut.bin = first + i, cut.left = need - above, cut.in_bin = in, cut.lower_in_bin = lower_in;
+      if (above + in < need) cut.lower_above += lower_in;
+      above += in;
+    }
+  }
+  cut.lower_above = reduce::warp_sum(cut.lower_above);
+  const int owner = __ffs(__ballot_sync(reduce::kFullWarp, mine)) - 1;  // -1 becomes lane 31, whose bin is then 0
+  cut.bin = __shfl_sync(reduce::kFullWarp, cut.bin, owner & 31);
+  cut.left = __shfl_sync(reduce::kFullWarp, cut.left, owner & 31);
+  cut.in_bin = __shfl_sync(reduce::kFullWarp, cut.in_bin, owner & 31);
+  cut.lower_in_bin = __shfl_sync(reduce::kFullWarp, cut.lower_in_bin, owner & 31);
+  return cut;
+}
+
+// Asks for the lines of this block's share of the rows before the row's length is known.
+template <int HEADS, int kThreads, int kCluster>
+__device__ __forceinline__ void prefetch_rows(const float* scores, int64_t head_stride, int max_pages, int rank) {
+  const int lines = (max_pages + 31) / 32;
+  for (int i = rank * kThreads + threadIdx.x; i < lines * HEADS; i += kCluster * kThreads)
+    prefetch_l2(scores + i / lines * head_stride + i % lines * 32);
+}
+
+}  // namespace select
+
+// kPages is how many pages of the row a thread keeps: the fast path serves rows of up to kCluster * kThreads * kPages pages.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
+  using namespace select;
+  static_assert(COMBINE == Combine::kShareAverage, "the other rules are the radix kernel's");
+  static_assert(HEADS <= 16, "a thread keeps the references and masses of all heads in registers");
+  static_assert(kThreads >= kShareBins && kCluster > 1, "a thread clears one bin; the blocks of a cluster exchange");
+  constexpr int kWidth = padded(HEADS);
+  constexpr int kWarps = kThreads / 32;
+  using Memory = ClusterShared<kWidth, kThreads, kCluster, kPages>;
+  static_assert(sizeof(Memory) <= 4 * kBufferWords, "the exchange lies in the radix kernel's buffer");
+  constexpr bool kKeep = kPages * HEADS <= 64;  // registers for a thread's scores; longer rows are read twice
+  __shared__ __align__(8) uint64_t barriers[3];
+  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords]
+  Memory& sm = *reinterpret_cast<Memory*>(buffer);
+
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int rank = ptx::cluster_rank<kCluster>();
+  const uint32_t masses_in = ptx::shared_address(&barriers[0]), counts_in = ptx::shared_address(&barriers[1]);
+  const uint32_t candidates_in = ptx::shared_address(&barriers[2]);
+  if (tid == 0) {
+    for (int i = 0; i < 3; ++i) mbarrier_init(&barriers[i], 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&barriers[0], kCluster * kWidth * 4);
+    mbarrier_expect(&barriers[1], kCluster * kShareBins * 2);
+    sm.sent = 0;
+  }
+  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barriers stand by then
+  if (tid < kShareBins) sm.histogram[tid] = 0;
+  if constexpr (kDependent) ptx::wait_for_dependencies();
+
+  const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y;
+  const float* const scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
+  const int length = max(args.seq_lens[request], 0);
+  if (static_cast<int64_t>(args.max_pages) * HEADS <= 64 * kCluster * kThreads)
+    prefetch_rows<HEADS, kThreads, kCluster>(scores, args.score_head_stride, args.max_pages, rank);
+  const int pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.max_pages);
+  const int slots = args.slots;
+  const int sinks = min(args.sink_pages, pages), recent = max(pages - args.recent_pages, sinks);
+  const int need = slots - (sinks + pages - recent);  // pages that compete for what the forced ones leave
+  const int width = ((pages + kCluster - 1) / kCluster + 31) / 32 * 32;
+  const int begin = min(rank * width, pages), end = min(begin + width, pages);
+  bool fits = pages > slots && need > 0 && width <= kThreads * kPages && recent - sinks < 65536;
+  if (fits) {
+    // Masses relative to the first or last page, which are in the row: no mass is below 1.
+    float reference[HEADS];
+    {
+      const float* const row = scores + lane % kWidth * args.score_head_stride;
+      const float r = lane % kWidth < HEADS ? fmaxf(row[0], row[pages - 1]) : 0.0f;  // fmaxf leaves NaN out
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) reference[h] = __shfl_sync(reduce::kFullWarp, r, h);
+    }
+    const auto exponential = [&](int page, int h) {
+      return page < end ? exp_above(scores[h * args.score_head_stride + page], reference[h]) : 0.0f;
+    };
+    float value[kPages];
+    float kept[kKeep ? kPages : 1][HEADS];
+    float mass[kWidth];
+#pragma unroll
+    for (int h = 0; h < kWidth; ++h) mass[h] = 0.0f;
+    if constexpr (kKeep) {
+#pragma unroll
+      for (int i = 0; i < kPages; ++i)
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) {
+          const int page = begin + i * kThreads + tid;
+          kept[i][h] = page < end ? scores[h * args.score_head_stride + page] : -reduce::kInfinity;
+        }
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) {
+        if (begin + i * kThreads >= end) break;
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) {
+          kept[i][h] = exp_above(kept[i][h], reference[h]);
+          mass[h] += kept[i][h];
+        }
+      }
+    } else {
+#pragma unroll 2
+      for (int page = begin + tid; page < end; page += kThreads)
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) mass[h] += exponential(page, h);
+    }
+    {
+      const float of_warp = warp_sums<kWidth>(mass);
+      if (lane < kWidth) sm.of_warps[warp][lane] = of_warp;
+    }
+    __syncthreads();
+    ptx::cluster_wait<kCluster>();
+    if (warp == 0) {
+      const float of_block = column_sums<kWidth, kWarps>(sm.of_warps[0]);
+      const uint32_t at = ptx::shared_address(&sm.of_ranks[rank][lane % kWidth]);
+      for (int i = lane; i < kCluster * kWidth; i += 32)
+        ptx::store_async(ptx::map_to_rank(at, i / kWidth), __float_as_uint(of_block), ptx::map_to_rank(masses_in, i / kWidth));
+    }
+    ptx::wait_cluster_barrier(masses_in, 0);
+    float unit[HEADS];
+    {
+      const float of_row = column_sums<kWidth, kCluster>(sm.of_ranks[0]);
+      // NaN, an infinite reference or a peak far above it: for the radix kernel.
+      const bool usable = lane % kWidth >= HEADS || (of_row >= 0.5f && of_row <= kLargestMass);
+      fits = __all_sync(reduce::kFullWarp, usable);
+      const float inverse = 1.0f / of_row;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) unit[h] = __shfl_sync(reduce::kFullWarp, inverse, h);
+    }
+    if (fits) {
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) {
+        value[i] = 0.0f;
+        if (begin + i * kThreads >= end) continue;
+        const int page = begin + i * kThreads + tid;
+        float sum = 0.0f;
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) {
+          const float share = (kKeep ? kept[kKeep ? i : 0][h] : exponential(page, h)) * unit[h];
+          sum += share < reduce::kSmallestShare ? 0.0f : share;
+        }
+        if (page >= sinks && page < min(end, recent)) {
+          value[i] = sum;
+          atomicAdd(&sm.histogram[share_bin<HEADS>(sum)], 1u);
+        }
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = tid; i < kCluster * kShareBins / 8; i += kThreads) {
+        const int piece = i % (kShareBins / 8), to = i / (kShareBins / 8);
+        const uint4 x = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece]);
+        const uint4 y = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece + 4]);
+        ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.histograms[rank][8 * piece]), to),
+                         make_uint4(x.x | x.y << 16, x.z | x.w << 16, y.x | y.y << 16, y.z | y.w << 16),
+                         ptx::map_to_rank(counts_in, to));
+      }
+      if (warp == 0) {
+        ptx::wait_cluster_barrier(counts_in, 0);
+        const Cut cut = find_cut<kCluster>(sm.histograms, rank, need);
+        if (lane == 0) {
+          sm.cut = cut;
+          sm.before = min(begin, sinks) + max(begin - recent, 0) + cut.lower_above;
+          // The other blocks' candidates may have landed already; the phase ends when all have.
+          if (cut.bin > 0 && cut.in_bin > cut.left && cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * cut.in_bin);
+        }
+      }
+      __syncthreads();
+      const Cut cut = sm.cut;
+      fits = cut.bin > 0 && (cut.in_bin == cut.left || cut.in_bin <= kMostCandidates);
+      if (fits) {
+        const bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
+#pragma unroll
+        for (int i = 0; i < kPages; ++i) {
+          const int page = begin + i * kThreads + tid;
+          const int bin = share_bin<HEADS>(value[i]);
+          const bool sure = page < end && (page < sinks || page >= recent || bin > cut.bin || (whole && bin == cut.bin));
+          const uint32_t word = __ballot_sync(reduce::kFullWarp, sure);
+          if (lane == 0) sm.taken[i * kWarps + warp] = word;
+          if (!whole && page < end && bin == cut.bin) {
+            const int slot = cut.lower_in_bin + atomicAdd(&sm.sent, 1);
+            const uint32_t at = ptx::shared_address(&sm.candidates[slot]);
+#pragma unroll
+            for (int to = 0; to < kCluster; ++to)
+              ptx::store_async(ptx::map_to_rank(at, to), make_uint2(__float_as_uint(value[i]), page), ptx::map_to_rank(candidates_in, to));
+          }
+        }
+        if (whole) {
+          if (tid == 0) sm.before += cut.lower_in_bin;
+          __syncthreads();
+        } else {
+          __syncthreads();
+          ptx::wait_cluster_barrier(candidates_in, 0);
+          // Four lanes a candidate count those that rank above it.
+          for (int first = 0; first < cut.in_bin; first += kThreads / 4) {
+            const int i = first + tid / 4;
+            const bool live = i < cut.in_bin;
+            if (!__any_sync(reduce::kFullWarp, live)) break;
+            const uint2 mine = live ? sm.candidates[i] : make_uint2(0, 0);
+            int better = 0;
+#pragma unroll 4
+            for (int j = tid % 4; j < cut.in_bin; j += 4) {
+              const uint2 other = sm.candidates[j];
+              better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+            }
+            better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
+            better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
+            const int page = mine.y;
+            const bool wins = live && tid % 4 == 0 && better < cut.left;
+            if (wins && page >= begin && page < end) atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
+            const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
+            if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
+          }
+          __syncthreads();
+        }
+        int32_t* const out = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;  // [slots]
+        if (rank == 0 && tid == 0) args.counts[static_cast<int64_t>(request) * lists + list] = slots;
+#pragma unroll
+        for (int i = 0; i < kPages; ++i) {
+          const uint32_t word = sm.taken[i * kWarps + warp];
+          if (word == 0) continue;
+          int before = 0;
+          for (int w = lane; w < i * kWarps + warp; w += 32) before += __popc(sm.taken[w]);
+          before = sm.before + __reduce_add_sync(reduce::kFullWarp, before);
+          if (word >> lane & 1) out[before + __popc(word & ((1u << lane) - 1))] = begin + i * kThreads + tid;
+        }
+        return;
+      }
+    }
+    __syncthreads();  // the radix kernel takes the buffer over
+  } else {
+    ptx::cluster_wait<kCluster>();
+  }
+  page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
+}
+
+}  // namespace kvloom
