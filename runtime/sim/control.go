@@ -71,12 +71,20 @@ func lowerSetmaxnreg(c *lowering) step {
 	return nil
 }
 
-// lowerGriddepcontrol does nothing: launches of a stream run one after the other.
+// lowerGriddepcontrol has nothing to do, as launches of a stream run one after the other, but to tell the sanitizer of a wait.
 func lowerGriddepcontrol(c *lowering) step {
-	if c.oneOf("wait", "launch_dependents") == "" {
+	what := c.oneOf("wait", "launch_dependents")
+	if what == "" {
 		c.failf("want .wait or .launch_dependents")
 	}
 	c.args(0, 0)
+	if what == "wait" {
+		return func(w *warp, m uint32) {
+			if w.san != nil {
+				w.san.waited = true
+			}
+		}
+	}
 	return nil
 }
 

@@ -17,6 +17,9 @@ type Device struct {
 	reports  []*Fault
 	counters map[string]*Counters
 
+	chain       []uint32 // launches that the next dependent one may overlap
+	chainStream uintptr
+
 	warpSteps, threadSteps atomic.Int64
 }
 

@@ -5,8 +5,31 @@ import (
 	"slices"
 )
 
+// chainOf numbers a launch, and lists those before it that may still run when it starts: with programmatic dependent launch, the
+// launch before it, and where that was dependent too, the one before that one, and so on.
+func (d *Device) chainOf(stream uintptr, dependent bool) (number uint32, chain []uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	number = launchNumber.Add(1)
+	if dependent && d.chainStream == stream {
+		chain = slices.Clone(d.chain)
+		d.chain = append(d.chain, number)
+	} else {
+		d.chain = append(d.chain[:0], number)
+	}
+	d.chainStream = stream
+	return number, chain
+}
+
+// breakChain ends a row of dependent launches: a copy or fill waits for all of them.
+func (d *Device) breakChain() {
+	d.mu.Lock()
+	d.chain = d.chain[:0]
+	d.mu.Unlock()
+}
+
 // instrument sets up what watches a launch.
-func (l *launch) instrument() {
+func (l *launch) instrument(number uint32, chain []uint32) {
 	if l.set.count {
 		l.counters = &counting{}
 	}
@@ -14,7 +37,7 @@ func (l *launch) instrument() {
 		return
 	}
 	warps := (l.block[0]*l.block[1]*l.block[2] + 31) / 32 * l.cluster[0] * l.cluster[1] * l.cluster[2]
-	l.san = &sanitizer{launch: l, number: launchNumber.Add(1), stride: warps + maxAgents, vars: map[uint64]*syncVar{}, seen: map[reportKey]bool{}}
+	l.san = &sanitizer{launch: l, number: number, chain: chain, stride: warps + maxAgents, vars: map[uint64]*syncVar{}, seen: map[reportKey]bool{}}
 }
 
 // collect ends the watch: what the sanitizer found is an error of the launch.

@@ -23,7 +23,7 @@ func (f *Function) Launch(s device.Stream, l *device.Launch, params unsafe.Point
 	if size > 0 {
 		copy(held, unsafe.Slice((*byte)(params), size))
 	}
-	return st.enqueue(func() error { return f.execute(geometry, held) })
+	return st.enqueue(func() error { return f.execute(geometry, held, st.id) })
 }
 
 func (f *Function) check(l *device.Launch, size uintptr) error {
@@ -60,7 +60,7 @@ func (f *Function) check(l *device.Launch, size uintptr) error {
 }
 
 // execute runs the kernel.
-func (f *Function) execute(g device.Launch, params []byte) error {
+func (f *Function) execute(g device.Launch, params []byte, stream uintptr) error {
 	d, k := f.mod.dev, f.kernel
 	l := &launch{dev: d, kernel: k, grid: g.Grid, block: g.Block, cluster: g.Cluster, dynamic: g.DynamicShared, params: params, set: &d.set}
 	l.shared = uint32(k.dynamicAt) + g.DynamicShared
@@ -76,7 +76,7 @@ func (f *Function) execute(g device.Launch, params []byte) error {
 	}
 	l.limit = max(int64(occupancy*d.set.info.SMs)/int64(perUnit), 1)
 	l.budget.Store(d.set.limit)
-	l.instrument()
+	l.instrument(d.chainOf(stream, g.Dependent))
 	err = l.execute()
 	return errors.Join(err, l.collect())
 }

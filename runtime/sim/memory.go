@@ -181,6 +181,7 @@ func (d *Device) Write(dst device.Ptr, src []byte) error {
 	b, err := d.space.slice(uint64(dst), int64(len(src)), "write")
 	if err == nil {
 		copy(b, src)
+		d.breakChain()
 		d.noteWrite(uint64(dst), int64(len(src)))
 	}
 	return err
@@ -207,6 +208,7 @@ func (d *Device) Fill(dst device.Ptr, value byte, bytes int64) error {
 			copy(b[n:], b[:n])
 		}
 	}
+	d.breakChain()
 	d.noteWrite(uint64(dst), bytes)
 	return nil
 }

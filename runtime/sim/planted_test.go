@@ -91,6 +91,11 @@ func runPlanted(t *testing.T, ptx []byte, kernel string, l device.Launch, freed 
 			t.Fatal(err)
 		}
 	}
+	if l.Dependent {
+		if err := f.Launch(s, &l, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil {
+			return err
+		}
+	}
 	return f.Launch(s, &l, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
@@ -110,6 +115,12 @@ func faults(err error) []*sim.Fault {
 
 func grid(blocks, threads, cluster uint32) device.Launch {
 	return device.Launch{Grid: [3]uint32{blocks, 1, 1}, Block: [3]uint32{threads, 1, 1}, Cluster: [3]uint32{cluster, 1, 1}}
+}
+
+// dependent marks a launch for programmatic dependent launch; such a kernel is launched twice.
+func dependent(l device.Launch) device.Launch {
+	l.Dependent = true
+	return l
 }
 
 // plantedFaults says what each kernel of planted.cu must be reported for.
@@ -154,6 +165,10 @@ var plantedFaults = []struct {
 	{"cluster_arrive_twice", "barrier misuse", grid(2, 32, 2), "two arrivals in one phase"},
 	{"lost_lanes", "divergence", grid(1, 32, 1), "a shuffle names lanes that went another way"},
 	{"nobody_sets_the_flag", "deadlock", grid(2, 1, 1), "a poll that can never end"},
+	{"dependent_no_wait", "race", dependent(grid(1, 32, 1)), "the launch before may still be writing"},
+	{"product_no_fence", "missing proxy fence", grid(1, 128, 1), "the tensor core may read old operands"},
+	{"product_not_waited", "race", grid(1, 128, 1), "an accumulator is read while the product runs"},
+	{"product_operand_reused", "race", grid(1, 64*2, 1), "an operand is overwritten while the product runs"},
 	{"endless_loop", "instruction limit", grid(1, 1, 1), "a loop that never ends"},
 }
 

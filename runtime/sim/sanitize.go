@@ -17,8 +17,9 @@ var launchNumber atomic.Uint32
 // sanitizer watches one launch. Its state is shared by the workers.
 type sanitizer struct {
 	launch *launch
-	number uint32 // of the launch: what earlier ones did happened before
-	stride uint32 // global numbers of one unit: its warps and its copy engines
+	number uint32   // of the launch: what earlier ones did happened before, but for
+	chain  []uint32 // those that may still run, under programmatic dependent launch, until griddepcontrol.wait
+	stride uint32   // global numbers of one unit: its warps and its copy engines
 
 	mu      sync.Mutex // of the shadows of global memory and of vars
 	vars    map[uint64]*syncVar
@@ -50,6 +51,16 @@ func (r Reports) Error() string {
 	return s
 }
 
+// overlaps reports whether an earlier launch may still be running when this one starts.
+func (s *sanitizer) overlaps(launch uint32) bool {
+	for _, n := range s.chain {
+		if n == launch {
+			return true
+		}
+	}
+	return false
+}
+
 // reportAt reports at the instruction in flight.
 func (w *warp) reportAt(lane int, kind FaultKind, with int32, addr uint64, format string, args ...any) {
 	w.report(lane, kind, w.at(), with, addr, format, args...)
@@ -66,12 +77,14 @@ type unitShadow struct {
 	openP  vclock
 	done   vclock // of the phase that opened last
 	doneP  vclock
+	waited bool // some arrival at the cluster's barrier came after griddepcontrol.wait
 }
 
 type barShadow struct {
 	vc, proxy     vclock
 	fence, fenceP vclock
 	fenced        bool
+	waited        bool
 	pending       map[*syncVar]uint64
 }
 
@@ -79,6 +92,7 @@ type barShadow struct {
 type mbShadow struct {
 	arriving, arrivingP vclock
 	done, doneP         vclock
+	waited              bool // some arrival came after griddepcontrol.wait
 }
 
 // warpShadow is what the sanitizer keeps for a warp.
@@ -94,6 +108,7 @@ type warpShadow struct {
 	pending map[*syncVar]uint64 // read by relaxed accesses: acquired by the next fence
 	latest  map[*syncVar]uint64 // versions already acquired
 	sync    uint32
+	waited  bool     // griddepcontrol.wait was executed, by this warp or one that it knows of
 	ready   []halves // lanes whose register was written, by register
 	tainted uint32   // lanes that store a value nothing wrote
 	bulk    uint32   // bulk copies without an mbarrier so far
@@ -159,7 +174,7 @@ func (u *unitShadow) agent(warps int, addr uint64) uint32 {
 // ordered reports whether an earlier access happened before what lane of the warp does now.
 func (w *warpShadow) ordered(t *touch, lane int) bool {
 	if t.launch != w.san.number {
-		return true
+		return w.waited || !w.san.overlaps(t.launch)
 	}
 	i := t.gid - w.unit.base
 	if i == w.index {
@@ -240,10 +255,12 @@ func (c *cell) read(s *warpShadow, t touch, lane int) {
 
 func (w *warp) race(lane int, t *touch, now, then string, addr uint64) {
 	who := "another block"
-	if i := t.gid - w.san.unit.base; i == w.san.index {
+	if t.launch != w.san.san.number {
+		who = "an earlier launch, for which griddepcontrol.wait was not executed"
+	} else if i := t.gid - w.san.unit.base; i == w.san.index {
 		who = fmt.Sprintf("lane %d of the same warp, with no __syncwarp between", firstLane(t.lanes))
 	} else if t.async {
-		who = "a copy engine, whose mbarrier phase was not waited for"
+		who = "a copy engine or the tensor core, which was not waited for"
 	} else if i < w.san.san.stride {
 		who = fmt.Sprintf("warp %d of the block", i)
 		if len(w.b.unit.blocks) > 1 {

@@ -61,6 +61,7 @@ func (s *Stream) CopyAsync(dst, src device.Ptr, bytes int64) error {
 			return err
 		}
 		copy(to, from)
+		s.dev.breakChain()
 		s.dev.noteCopy(uint64(dst), uint64(src), bytes)
 		return nil
 	})

@@ -10,18 +10,21 @@ type halves struct{ lo, hi uint32 }
 type carry uint8
 
 const (
-	carryAny    carry = iota // the results lack a value where some source lacks all of it
-	carryCopy                // mov
-	carryPack                // mov d, {a, b}
-	carryUnpack              // mov {d, e}, a
-	carryNarrow              // an integer cvt to half the width
-	carryPick                // selp: only the chosen operand matters
+	carryAny     carry = iota // the results lack a value where some source lacks all of it
+	carryCopy                 // mov
+	carryPack                 // mov d, {a, b}
+	carryUnpack               // mov {d, e}, a
+	carryNarrow               // an integer cvt to half the width
+	carryPick                 // selp: only the chosen operand matters
+	carryProduct              // wgmma: the accumulators matter where the predicate adds to them
 )
 
 func carryOf(in *ptx.Instr) carry {
 	switch {
 	case in.Op == "selp" && len(in.Args) == 4:
 		return carryPick
+	case in.Op == "wgmma" && len(in.Args) >= 4:
+		return carryProduct
 	case in.Op == "mov" && len(in.Args) == 2:
 		switch {
 		case in.Args[1].Kind == ptx.Vector:
@@ -56,6 +59,9 @@ func (w *warp) registers(in *inst, m uint32) {
 			w.report(firstLane(bad), kindUninit, in, 1, 0, "register %s, part of the address, was never written", k.fn.Regs[r].Name)
 		}
 	}
+	if len(w.wg.flying) > 0 {
+		w.wgmmaTouched(in, m)
+	}
 	lack := uint32(0)
 	for _, r := range in.uses {
 		lack |= m &^ (s.ready[r].lo | s.ready[r].hi)
@@ -85,6 +91,8 @@ func (w *warp) registers(in *inst, m uint32) {
 		s.define(src.Args[0], m, halves{v, v})
 	case carryPick:
 		s.pick(w, src, m)
+	case carryProduct:
+		s.product(w, src, m)
 	default:
 		for _, r := range in.defs {
 			h := &s.ready[r]
@@ -156,4 +164,28 @@ func (w *warp) partly(a *access, lane int, written []byte, off uint64) bool {
 		}
 	}
 	return some
+}
+
+// product is wgmma.mma_async d, a, b, scale-d, ...
+func (s *warpShadow) product(w *warp, src *ptx.Instr, m uint32) {
+	add := allLanes
+	if p := src.Args[3]; p.Kind == ptx.Register {
+		add = w.p[w.b.launch.kernel.locs[p.Reg].slot]
+		if p.Neg {
+			add = ^add
+		}
+	}
+	known := allLanes
+	var regs []regUse
+	for i := 1; i < 4; i++ {
+		collectRegs(&src.Args[i], &regs)
+	}
+	for _, r := range regs {
+		known &= s.ready[r].lo | s.ready[r].hi
+	}
+	for _, d := range src.Args[0].Elems {
+		h := s.of(d)
+		v := known & (h.lo | h.hi | ^add)
+		s.define(d, m, halves{v, v})
+	}
 }

@@ -226,6 +226,7 @@ func (w *warp) barrierArrived(id int) {
 		x.proxy.join(&s.proxy)
 		// A fence before the barrier covers an atomic after it, and the other way round: "fence; barrier; one thread's atomic" and
 		// "one thread's atomic; barrier; fence" are how blocks hand over, and the hardware's fences are cumulative.
+		x.waited = x.waited || s.waited
 		if s.fenced {
 			x.fence.join(&s.fence)
 			x.fenceP.join(&s.fenceP)
@@ -252,6 +253,7 @@ func (b *block) barrierOpened(id int, waiters []*warp) {
 	for _, w := range waiters {
 		w.san.vc.join(&x.vc)
 		w.san.proxy.join(&x.proxy)
+		w.san.waited = w.san.waited || x.waited
 		if x.fenced {
 			w.san.fence.join(&x.fence)
 			w.san.fenceP.join(&x.fenceP)
@@ -271,6 +273,7 @@ func (w *warp) clusterArrived(release bool) {
 	}
 	if release {
 		s.unit.open.join(&s.vc)
+		s.unit.waited = s.unit.waited || s.waited
 		s.unit.openP.join(&s.proxy)
 		s.tick()
 	}
@@ -280,6 +283,7 @@ func (w *warp) clusterArrived(release bool) {
 func (w *warp) clusterWaited() {
 	if s := w.san; s != nil {
 		s.vc.join(&s.unit.done)
+		s.waited = s.waited || s.unit.waited
 		s.proxy.join(&s.unit.doneP)
 		s.sync++
 	}

@@ -24,6 +24,7 @@ func (w *warp) mbarrierArrived(addr uint64, lanes uint32) {
 	if s := w.san; s != nil {
 		x := w.mbarrier(addr)
 		x.arriving.join(&s.vc)
+		x.waited = x.waited || s.waited
 		x.arrivingP.join(&s.proxy)
 		s.tick()
 	}
@@ -45,6 +46,7 @@ func (w *warp) mbarrierWaited(addr uint64, lanes uint32, phase int) {
 	if s := w.san; s != nil {
 		x := w.mbarrier(addr)
 		s.vc.join(&x.done)
+		s.waited = s.waited || x.waited
 		s.proxy.join(&x.doneP)
 		s.sync++
 	}
@@ -188,7 +190,11 @@ func (w *warp) bulkCell(lane int, c *cell, t touch, write bool, addr uint64) {
 	}
 	last := &c.write
 	switch {
-	case last.bytes&t.bytes == 0 || last.launch != s.san.number:
+	case last.bytes&t.bytes == 0:
+	case last.launch != s.san.number:
+		if !s.ordered(last, lane) {
+			w.race(lane, last, verb, "write", addr)
+		}
 	case last.gid == t.gid && last.async:
 	case !s.ordered(last, lane):
 		w.race(lane, last, verb, "write", addr)
@@ -223,7 +229,7 @@ func (w *warp) matrixRead(off, size uint64) bool {
 		w.reportAt(0, kindProxy, last.inst, addr, "the matrix read of shared offset %d follows the write at %s with no fence.proxy.async between", off, w.where(last.inst))
 	}
 	t := w.touch(0, 15, false)
-	t.lanes = allLanes
+	t.gid, t.clock, t.lanes, t.async = w.san.unit.base+w.wgmmaAgent(), w.wg.issued, allLanes, true
 	c.read(w.san, t, 0)
 	return true
 }

@@ -11,11 +11,19 @@ import (
 
 var _ = register(map[string]func(c *lowering) step{"wgmma": lowerWgmma})
 
-// wgmmaState is the warp's part in a warpgroup's matrix operations: products issued and not waited for.
+// wgmmaState is the warp's part in a warpgroup's matrix operations, kept for the sanitizer.
 type wgmmaState struct {
-	open   int // since the last commit
-	groups int // committed and not waited for
-	fenced bool
+	issued uint32   // products so far
+	groups []uint32 // issued at each commit
+	flying []flight // registers of products that have not been waited for
+}
+
+// flight is an accumulator, or a fragment of A, of a product in flight.
+type flight struct {
+	reg     regUse
+	product uint32
+	result  bool
+	src     int32
 }
 
 var wgmmaShape = regexp.MustCompile(`^m64n(\d+)k(\d+)$`)
@@ -28,14 +36,14 @@ func lowerWgmma(c *lowering) step {
 	switch what {
 	case "fence":
 		c.args(0, 0)
-		return func(w *warp, m uint32) { w.wg.fenced = true }
+		return nil
 	case "commit_group":
 		c.args(0, 0)
-		return func(w *warp, m uint32) { w.wg.open, w.wg.groups = 0, w.wg.groups+1 }
+		return func(w *warp, m uint32) { w.wgmmaCommitted() }
 	case "wait_group":
 		c.args(1, 1)
 		keep := int(c.imm(0))
-		return func(w *warp, m uint32) { w.wg.groups = min(w.wg.groups, keep) }
+		return func(w *warp, m uint32) { w.wgmmaWaited(keep) }
 	case "mma_async":
 		return c.wgmmaProduct()
 	}
@@ -169,7 +177,7 @@ func (p product) step() step {
 			return
 		}
 		w.tensorOps(16 * p.n * p.k)
-		w.wg.open++
+		w.wgmmaIssued()
 		if w.b.unit.wgmma == nil {
 			w.b.unit.wgmma = new(wgmmaScratch)
 		}

@@ -361,3 +361,68 @@ KERNEL(endless_loop) {
   while (v != BAD(0) GOOD(1)) v = v % 2 == 0 ? v / 2 : 3 * v + 1;  // HERE
   a.y[0] = v;
 }
+
+KERNEL(dependent_no_wait) {  // launched twice, the second time as a dependent launch
+  GOOD(asm volatile("griddepcontrol.wait;" ::: "memory");)
+  a.y[threadIdx.x] = a.y[threadIdx.x] + 1;  // HERE
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// One m64n8k16 product of operands without swizzle: 8 x 16-byte core matrices, rows in groups of 8.
+struct Operands {
+  alignas(128) unsigned a[512], b[64];
+};
+
+__device__ void fill(Operands& s) {
+  for (int i = threadIdx.x; i < 512; i += blockDim.x) s.a[i] = 0x3f803f80;
+  for (int i = threadIdx.x; i < 64; i += blockDim.x) s.b[i] = 0x3f803f80;
+}
+
+__device__ void product(float (&d)[4], const Operands& s) {
+  const auto of = [](const void* p) { return static_cast<unsigned long long>(smem(p) >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32; };
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;\n}"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(of(s.a)), "l"(of(s.b)));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ void product_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+KERNEL(product_no_fence) {
+  __shared__ Operands s;
+  float d[4] = {};
+  fill(s);
+  GOOD(asm volatile("fence.proxy.async;" ::: "memory");)
+  __syncthreads();
+  product(d, s);  // HERE
+  product_wait();
+  if (threadIdx.x < 64) a.y[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
+}
+
+KERNEL(product_not_waited) {
+  __shared__ Operands s;
+  float d[4] = {};
+  fill(s);
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
+  product(d, s);
+  GOOD(product_wait();)
+  float sum;
+  asm volatile("add.f32 %0, %1, %2;" : "=f"(sum) : "f"(d[0]), "f"(d[1]));  // HERE
+  BAD(product_wait();)
+  if (threadIdx.x < 64) a.y[threadIdx.x] = sum;
+}
+
+KERNEL(product_operand_reused) {
+  __shared__ Operands s;
+  float d[4] = {};
+  fill(s);
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
+  product(d, s);
+  GOOD(product_wait();)
+  GOOD(__syncthreads();)
+  if (threadIdx.x < 64) s.b[threadIdx.x] = 0;  // HERE
+  BAD(product_wait();)
+  if (threadIdx.x < 64) a.y[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
+}
