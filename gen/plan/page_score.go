@@ -48,6 +48,7 @@ var scoreChoices = []scoreParams{
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
+	p.Candidates, p.Rejected = planPageScoreImma(s, t)
 	var tight []Candidate // may spill: after those that surely do not, most registers first
 	for _, choice := range scoreChoices {
 		if choice.form == Hopper && t.Arch != "sm_90a" {

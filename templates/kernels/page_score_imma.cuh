@@ -1,0 +1,189 @@
+// page_score on int8 tensor cores, for 4-bit bases of rank 4 and 8 at page 16 (sm_90): one block an SM, one warp fills a ring of
+// tiles by bulk copies, CONSUMERS warps compute, one more warp sums the pages that are still filling.
+//
+// Logits stand without the centroid's part until their exponentials are summed, and no maximum is taken out. Sums outside
+// [1e-30, 1e38], and whatever is not finite, are computed again in another way (score_by_lanes).
+#pragma once
+
+#include "kernels/page_score_imma_columns.cuh"
+#include "kernels/page_score_imma_rows.cuh"
+
+namespace kvloom {
+
+template <bool COLUMNS, class S>
+struct ImmaArrangement {
+  using Query = ImmaRows<S>;
+};
+template <class S>
+struct ImmaArrangement<true, S> {
+  using Query = ImmaColumns<S>;
+};
+
+// Scores of a tile by plain arithmetic: quad g takes page g, lane p a quarter of the dims and then of the tokens. For pages whose
+// logits lie too far apart for a sum without a maximum, and for values that are not finite.
+template <class S>
+__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, int first,
+                                            uint32_t pages) {
+  using T = typename S::Element;
+  using R = typename S::Rec;
+  constexpr int kQuarter = S::kHeadDim / 4, kTokens = S::kPage / 4;
+  const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+  const SharedBytes page{tile + g * S::kDistance};
+  const float unit = args.softmax_scale * kLog2E;
+#pragma unroll 1
+  for (int head = 0; head < S::kGroup; head++) {
+    const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride +
+                 (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.q_head_stride + p * kQuarter;
+    float dots[S::kRank + 1];
+#pragma unroll
+    for (int c = 0; c <= S::kRank; c++) dots[c] = 0.f;
+#pragma unroll 1
+    for (int i = 0; i < kQuarter; i++) {
+      const float x = static_cast<float>(q[i]);
+#pragma unroll
+      for (int c = 0; c < S::kRank; c++) {
+        const int byte = page.base[R::kV + c * R::kRowBytes + p * R::kQuarterBytes + i / 2];
+        dots[c] = fmaf(x, static_cast<float>((i % 2 == 0 ? byte & 15 : byte >> 4) - 8), dots[c]);
+      }
+      dots[S::kRank] = fmaf(x, static_cast<float>(static_cast<int8_t>(page.base[R::kMu + p * kQuarter + i])), dots[S::kRank]);
+    }
+#pragma unroll
+    for (int c = 0; c <= S::kRank; c++) {
+      dots[c] += __shfl_xor_sync(0xffffffffu, dots[c], 1);
+      dots[c] += __shfl_xor_sync(0xffffffffu, dots[c], 2);
+      dots[c] *= shared_bf16(page, c < S::kRank ? R::kColumnScales + 2 * c : R::kMuScale) * unit;
+    }
+    LogSum2 total;
+#pragma unroll 1
+    for (int token = p * kTokens; token < (p + 1) * kTokens; token++) {
+      float x = 0.f;
+#pragma unroll
+      for (int c = 0; c < S::kRank; c++)
+        x = fmaf(static_cast<float>(static_cast<int8_t>(page.base[R::kC + token * R::kRankPad + c])), dots[c], x);
+      x *= shared_bf16(page, R::kTokenScales + 2 * token);
+      const float top = fmaxf(total.top, x);
+      total.sum = fmaf(total.sum, exp2_approx(total.top - top), exp2_approx(x - top));
+      total.top = top;
+    }
+    total.merge_lane(1);
+    total.merge_lane(2);
+    if (p == 0 && g < static_cast<int>(pages >> 8))
+      args.scores[request * args.score_batch_stride + (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride +
+                  first + g] = pages >> g & 1 ? (total.log2() + dots[S::kRank]) * kLn2 : minus_infinity();
+  }
+}
+
+// A warp that scores tiles of one kv head of each chunk.
+template <class S, class Query>
+__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp) {
+  using R = typename S::Rec;
+  const int lane = threadIdx.x % 32;
+  const int own = warp % S::kHeads;
+  int stage = warp / S::kHeads;
+  uint32_t parity = 0;
+  Query query;
+  float* rows = nullptr;  // scores of this lane's first query head
+  bool pairs = false;     // two neighbouring pages can be stored together
+  int loaded_request = -1, loaded_head = -1;
+  auto load = [&](int request, int kv_head) {
+    query.load(args, request, kv_head);
+    rows = args.scores + request * args.score_batch_stride +
+           (static_cast<int64_t>(kv_head) * S::kGroup + Query::head(0)) * args.score_head_stride + Query::page(0);
+    pairs = Query::kValues > 1 && (reinterpret_cast<uint64_t>(rows) | args.score_head_stride * 4) % 8 == 0;
+    loaded_request = request, loaded_head = kv_head;
+  };
+  if (args.cache.batch == 1 && own < args.cache.kv_heads) load(0, own);  // before anything has landed
+  while (true) {
+    mbarrier_wait(ring.full + stage, parity);
+    const ImmaTile t = ring.entries[stage];
+    if (t.request < 0) break;
+    const int kv_head = t.chunk * S::kHeads + own;
+    if (kv_head < args.cache.kv_heads) {
+      if (t.request != loaded_request || kv_head != loaded_head) load(t.request, kv_head);
+      const int live = static_cast<int>(t.pages >> 8);
+      float sum[Query::kValues], centroid[Query::kValues];
+      bool near = true;
+      const uint8_t* records = ring.records + stage * S::kStageBytes + own * R::kBytes;
+      if ((t.pages & 0xffu) != 0) {
+        query.tile(SharedBytes{records}, sum, centroid);
+#pragma unroll
+        for (int i = 0; i < Query::kValues; i++) near = near && sum[i] > 1e-30f && sum[i] < 1e38f;
+      }
+      if (__all_sync(0xffffffffu, near)) {
+        float score[Query::kValues];
+#pragma unroll
+        for (int i = 0; i < Query::kValues; i++)
+          score[i] = t.pages >> Query::page(i) & 1 ? (log2_approx(sum[i]) + centroid[i]) * kLn2 : minus_infinity();
+        float* to = rows + t.first;
+#pragma unroll
+        for (int i = 0; i < Query::kValues; i += 2) {
+          if (Query::head(i) < S::kGroup) {
+            if constexpr (Query::kValues > 1) {
+              float* at = to + (Query::head(i) - Query::head(0)) * args.score_head_stride;
+              if (pairs && Query::page(i + 1) < live) {
+                *reinterpret_cast<float2*>(at) = make_float2(score[i], score[i + 1]);
+              } else {
+                if (Query::page(i) < live) at[0] = score[i];
+                if (Query::page(i + 1) < live) at[1] = score[i + 1];
+              }
+            } else {
+              if (Query::page(i) < live) to[0] = score[i];
+            }
+          }
+        }
+      } else {
+        score_by_lanes<S>(args, records, t.request, kv_head, t.first, t.pages);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(ring.empty + stage);
+    stage += S::kWarpGroups;
+    if (stage >= S::kStages) stage -= S::kStages, parity ^= 1;
+  }
+}
+
+// The warp that sums the pages that are still filling, from their keys: (request, kv head) pairs dealt out to the blocks.
+template <class G>
+__device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
+  const KvCache& cache = args.cache;
+  const uint32_t pairs = static_cast<uint32_t>(cache.batch) * cache.kv_heads;
+  for (uint32_t pair = blockIdx.x; pair < pairs; pair += gridDim.x) {
+    const int request = static_cast<int>(pair / cache.kv_heads), kv_head = static_cast<int>(pair % cache.kv_heads);
+    const int length = __ldg(cache.seq_lens + request);
+    const int page = length > 0 ? length / G::kPage : 0, tokens = length > 0 ? length % G::kPage : 0;
+    if (tokens == 0 || page >= cache.max_pages) continue;
+#pragma unroll 1
+    for (int pass = 0; pass < G::kPasses; pass++) score_tail<G>(args, request, kv_head, pass, page, tokens);
+  }
+}
+
+// Grid: x blocks of CONSUMERS + 2 warps, any number; one an SM. Dynamic shared memory: STAGES * ImmaShape::kStageBytes.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES>
+__device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
+  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES>;
+  extern __shared__ __align__(128) uint8_t records[];
+  __shared__ ImmaTile entries[STAGES];
+  __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES];
+  const ImmaRing<S> ring{records, entries, full, empty};
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) {
+      mbarrier_init(full + i, 1);
+      mbarrier_init(empty + i, HEADS);
+    }
+    mbarrier_init_fence();
+  }
+  if (warp == CONSUMERS) {
+    ImmaDealer<S> dealer(args.cache);  // its loads are under way while the block meets
+    __syncthreads();
+    imma_produce<S>(args, ring, dealer);
+    return;
+  }
+  __syncthreads();
+  if (warp < CONSUMERS)
+    imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
+  else
+    imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args);
+}
+
+}  // namespace kvloom
