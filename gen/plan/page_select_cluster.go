@@ -38,6 +38,7 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 		c.Params = append(c.Params, Param{"pages", shape.pages})
 		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(shape.pages)})
 		c.Header, c.Kernel = "kernels/page_select_cluster.cuh", "kvloom::page_select_cluster"
+		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), shape))
 		if reason := selectClusterRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
@@ -56,6 +57,30 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 // selectMostHeads is the largest group whose masses a thread keeps in registers.
 const selectMostHeads = 16
 
+// selectKept is how many of a thread's pages lie in registers; the others lie in shared memory.
+func selectKept(heads, pages int) int {
+	if pages*heads <= 48 {
+		return pages
+	}
+	return 48 / heads
+}
+
+// padded is the smallest power of two that is not below n.
+func padded(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+// selectClusterShared is the dynamic shared memory of a block: select::ClusterShared and the pages that registers do not hold.
+func selectClusterShared(heads int, shape selectClusterShape) int {
+	width, warps := padded(heads), shape.threads/32
+	exchange := 4*256 + 2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*warps*shape.pages + 28
+	return (exchange+15)/16*16 + 4*heads*shape.threads*(shape.pages-selectKept(heads, shape.pages))
+}
+
 func selectClusterRefusal(s *specs.Spec, t Target, shape selectClusterShape, dynamic int) string {
 	heads := headsPerList(s)
 	if s.Locks.Combine != "share_average" {
@@ -64,16 +89,9 @@ func selectClusterRefusal(s *specs.Spec, t Target, shape selectClusterShape, dyn
 	if heads > selectMostHeads {
 		return fmt.Sprintf("%d heads a list: the cluster form keeps the masses of at most %d in registers", heads, selectMostHeads)
 	}
-	width := 1
-	for width < heads {
-		width *= 2
-	}
-	kept := shape.pages * heads
-	if kept > 64 {
-		kept = heads // read twice
-	}
-	const others = 28 // addresses, counters and what the radix kernel needs
-	if need, have := kept+shape.pages+2*width+others, t.RegistersPerSM/shape.threads; need > have {
+	// Beside the scores: shifts, masses and units of the heads, and addresses.
+	need := shape.pages + selectKept(heads, shape.pages)*heads + 2*padded(heads) + 28
+	if have := t.RegistersPerSM / shape.threads; need > have {
 		return fmt.Sprintf("%d pages of %d heads a thread need about %d registers, %d threads leave %d", shape.pages, heads, need, shape.threads, have)
 	}
 	return selectRefusal(s, t, selectShape{Hopper, shape.threads, shape.cluster}, dynamic)

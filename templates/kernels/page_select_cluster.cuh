@@ -1,18 +1,19 @@
 // page_select for share_average on a cluster of blocks a list, made of as few dependent steps as an exact answer allows:
-//   1. Each thread reads its pages' scores once, into registers. exp(s - reference) with one reference a head for the whole row
-//      (its first or last page) needs no maximum first, so the masses take one exchange and the shares one multiplication.
+//   1. Each thread reads its pages' scores once, before it knows the row's length. exp(s - reference) with one reference a head for
+//      the whole row (the larger of its first two pages) needs no maximum first, so the masses take one exchange and the shares one
+//      multiplication.
 //   2. A histogram of the shares, 8 bins an octave, exchanged once: every block then knows the bin in which the best pages end, how
 //      many of each block's pages lie above it, and how many in it.
 //   3. Pages of that bin alone are exchanged and ranked by share and page, exactly.
-// Exchanges are st.async stores that complete on the receiver's mbarrier. Whatever does not fit (a row longer than the registers, a
-// peak far above the reference, a bin with too many pages, NaN or zero shares among the chosen) is taken by the radix kernel
+// Exchanges are st.async stores that complete on the receiver's mbarrier. Whatever does not fit (a row longer than the threads keep,
+// a peak far above the reference, NaN, a bin with too many pages, zero shares among the chosen) is taken by the radix kernel
 // page_select in the same launch, so nothing is ever approximate.
 #pragma once
 
 #include "kernels/page_select.cuh"
+#include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster_async.cuh"
 #include "kvloom/ptx/exp2.cuh"
-#include "kvloom/ptx/load.cuh"
 
 namespace kvloom {
 
@@ -30,23 +31,34 @@ __host__ __device__ constexpr int padded(int n) {
   return p;
 }
 
+// Shares are kept times 2^-26: a product below 2^-126 is flushed to 0, which is a share below 2^-100, for no instruction.
+constexpr float kShareUnit = 0x1p-26f;
+
+__device__ __forceinline__ float multiply_flushed(float a, float b) {
+  float c;
+  asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
+// Eighths of an octave from 0 up to the largest sum of HEADS shares, no eighth of which a sum passes.
+template <int HEADS>
+__host__ __device__ constexpr int top_eighth() {
+  return static_cast<int>(__builtin_bit_cast(uint32_t, padded(HEADS) * kShareUnit) >> 20);
+}
+
 // The bin of a sum of HEADS shares: larger sums never have a lower bin. Bin 0 holds zeros alone.
 template <int HEADS>
 __device__ __forceinline__ int share_bin(float sum) {
-  constexpr int kTop = __builtin_bit_cast(uint32_t, static_cast<float>(padded(HEADS))) >> 20;  // no sum is an eighth larger
-  const int below = max(kTop - static_cast<int>(__float_as_uint(sum) >> 20), 0);
+  const int below = max(top_eighth<HEADS>() - static_cast<int>(__float_as_uint(sum) >> 20), 0);
   const int bin = below < kFineBins ? kShareBins - 1 - below : max(kShareBins - 1 - kFineBins - (below - kFineBins) / 16, 1);
   return sum > 0.0f ? bin : 0;
 }
 
-// exp(s - reference), 0 for NaN and for what lies 104 nats below. The product's rounding error is added back: at 70 nats it would
-// be 3e-6 of the share.
-__device__ __forceinline__ float exp_above(float s, float reference) {
-  const float d = s - reference;
-  const float t = d * kLog2E;
-  const float residual = fmaf(d, kLog2E, -t);
-  const float e = exp2_approx(t);
-  return d > -104.0f ? fmaf(e, residual * kLn2, e) : 0.0f;
+// The least sum of a bin above 0.
+template <int HEADS>
+__device__ __forceinline__ float bin_begin(int bin) {
+  const int below = bin >= kShareBins - kFineBins ? kShareBins - 1 - bin : kFineBins + 16 * (kShareBins - kFineBins - 1 - bin) + 15;
+  return bin >= kShareBins ? reduce::kInfinity : __uint_as_float(max(top_eighth<HEADS>() - below, 0) << 20 | (top_eighth<HEADS>() <= below));
 }
 
 // The warp's sums of WIDTH values a lane: lane l ends with that of value l % WIDTH. Halves by recursion: a loop over a halving bound
@@ -107,7 +119,7 @@ struct ClusterShared {
 
 // Finds the cut: one warp, lane l has bins 255 - 8 l and the seven below.
 template <int kCluster>
-__device__ __forceinline__ Cut find_cut(const uint16_t (*histograms)[kShareBins], int rank, int need) {
+__device__ __forceinline__ void find_cut(const uint16_t (*histograms)[kShareBins], int rank, int need, Cut& cut) {
   const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
   uint32_t all[4] = {}, lower[4] = {};  // two 16-bit counts a word: a row has fewer than 65536 competing pages
 #pragma unroll
@@ -120,44 +132,32 @@ __device__ __forceinline__ Cut find_cut(const uint16_t (*histograms)[kShareBins]
       lower[i] += r < rank ? counts[i] : 0u;
     }
   }
-  int total = 0, lower_total = 0;
+  int upto[8];  // pages of bin i of the lane's and of those above it
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    total += (all[i] & 0xffff) + (all[i] >> 16);
-    lower_total += (lower[i] & 0xffff) + (lower[i] >> 16);
-  }
-  int above = reduce::warp_exclusive_scan(total);
-  const bool mine = above < need && above + total >= need;
-  Cut cut{0, 0, 0, mine || above >= need ? 0 : lower_total, 0};
-  if (mine) {
+  for (int i = 7; i >= 0; --i) upto[i] = static_cast<int>(all[i / 2] >> 16 * (i % 2) & 0xffff) + (i < 7 ? upto[i + 1] : 0);
+  const int before = reduce::warp_exclusive_scan(upto[0]);
+  int above = before, lower_above = 0;
+  Cut found{0, 0, 0, 0, 0};
 #pragma unroll
-    for (int i = 7; i >= 0; --i) {
-      const int in = all[i / 2] >> 16 * (i % 2) & 0xffff, lower_in = lower[i / 2] >> 16 * (i % 2) & 0xffff;
-      if (above < need && above + in >= need) cut.bin = first + i, cut.left = need - above, cut.in_bin = in, cut.lower_in_bin = lower_in;
-      if (above + in < need) cut.lower_above += lower_in;
-      above += in;
-    }
+  for (int i = 7; i >= 0; --i) {
+    const int in = all[i / 2] >> 16 * (i % 2) & 0xffff, lower_in = lower[i / 2] >> 16 * (i % 2) & 0xffff;
+    const bool over = before + upto[i] >= need, is_cut = over && (i == 7 ? before : before + upto[i < 7 ? i + 1 : 7]) < need;
+    if (is_cut) found.bin = first + i, found.in_bin = in, found.lower_in_bin = lower_in;
+    above += over ? 0 : in;
+    lower_above += over ? 0 : lower_in;
   }
-  cut.lower_above = reduce::warp_sum(cut.lower_above);
-  const int owner = __ffs(__ballot_sync(reduce::kFullWarp, mine)) - 1;  // -1 becomes lane 31, whose bin is then 0
-  cut.bin = __shfl_sync(reduce::kFullWarp, cut.bin, owner & 31);
-  cut.left = __shfl_sync(reduce::kFullWarp, cut.left, owner & 31);
-  cut.in_bin = __shfl_sync(reduce::kFullWarp, cut.in_bin, owner & 31);
-  cut.lower_in_bin = __shfl_sync(reduce::kFullWarp, cut.lower_in_bin, owner & 31);
-  return cut;
-}
-
-// Asks for the lines of this block's share of the rows before the row's length is known.
-template <int HEADS, int kThreads, int kCluster>
-__device__ __forceinline__ void prefetch_rows(const float* scores, int64_t head_stride, int max_pages, int rank) {
-  const int lines = (max_pages + 31) / 32;
-  for (int i = rank * kThreads + threadIdx.x; i < lines * HEADS; i += kCluster * kThreads)
-    prefetch_l2(scores + i / lines * head_stride + i % lines * 32);
+  lower_above = __reduce_add_sync(reduce::kFullWarp, lower_above);
+  if (found.in_bin > 0) {
+    found.left = need - above;
+    found.lower_above = lower_above;
+    cut = found;
+  }
 }
 
 }  // namespace select
 
-// kPages is how many pages of the row a thread keeps: the fast path serves rows of up to kCluster * kThreads * kPages pages.
+// kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: the fast path
+// serves rows of up to kCluster * kThreads * kPages pages.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
   using namespace select;
@@ -166,12 +166,13 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   static_assert(kThreads >= kShareBins && kCluster > 1, "a thread clears one bin; the blocks of a cluster exchange");
   constexpr int kWidth = padded(HEADS);
   constexpr int kWarps = kThreads / 32;
+  constexpr int kCapacity = kCluster * kThreads * kPages;
   using Memory = ClusterShared<kWidth, kThreads, kCluster, kPages>;
-  static_assert(sizeof(Memory) <= 4 * kBufferWords, "the exchange lies in the radix kernel's buffer");
-  constexpr bool kKeep = kPages * HEADS <= 64;  // registers for a thread's scores; longer rows are read twice
+  constexpr int kKept = kPages * HEADS <= 48 ? kPages : 48 / HEADS;  // pages in registers
   __shared__ __align__(8) uint64_t barriers[3];
-  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords]
+  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords] for the radix kernel; or Memory and the stash
   Memory& sm = *reinterpret_cast<Memory*>(buffer);
+  float* const stash = reinterpret_cast<float*>(buffer + (sizeof(Memory) + 15) / 16 * 4) + threadIdx.x;  // [kPages - kKept, HEADS, kThreads]
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int rank = ptx::cluster_rank<kCluster>();
@@ -183,6 +184,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     mbarrier_expect(&barriers[0], kCluster * kWidth * 4);
     mbarrier_expect(&barriers[1], kCluster * kShareBins * 2);
     sm.sent = 0;
+    sm.cut = Cut{0, 0, 0, 0, 0};
   }
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barriers stand by then
   if (tid < kShareBins) sm.histogram[tid] = 0;
@@ -191,54 +193,70 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y;
   const float* const scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
   const int length = max(args.seq_lens[request], 0);
-  if (static_cast<int64_t>(args.max_pages) * HEADS <= 64 * kCluster * kThreads)
-    prefetch_rows<HEADS, kThreads, kCluster>(scores, args.score_head_stride, args.max_pages, rank);
   const int pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.max_pages);
+  // Slices of the longest row that the launch may meet, so that loads need not wait for this row's length: a shorter row leaves the
+  // last blocks idle. Scores past the row's end are read, for the buffer holds them, and nothing is done with them.
+  const int longest = args.max_pages <= kCapacity ? args.max_pages : pages;
+  const int width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
+  const int begin = rank * width, limit = min(begin + width, longest);
+  float kept[kKept][HEADS];
+  float shift[HEADS];
+  {
+    const float* const row = scores + (lane % kWidth < HEADS ? lane % kWidth : 0) * args.score_head_stride;
+    const float first = row[0], second = row[min(1, args.max_pages - 1)];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i)
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) {
+        const int page = begin + i * kThreads + tid;
+        kept[i][h] = page < limit ? scores[h * args.score_head_stride + page] : -reduce::kInfinity;
+      }
+#pragma unroll
+    for (int i = kKept; i < kPages; ++i) {
+      const int page = begin + i * kThreads + tid;
+      if (page < limit)
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h)
+          ptx::copy4(ptx::shared_address(stash + ((i - kKept) * HEADS + h) * kThreads), scores + h * args.score_head_stride + page);
+    }
+    if constexpr (kPages > kKept) ptx::commit_copies();
+    const float reference = -kLog2E * fmaxf(first, second);
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) shift[h] = __shfl_sync(reduce::kFullWarp, reference, h);
+  }
   const int slots = args.slots;
   const int sinks = min(args.sink_pages, pages), recent = max(pages - args.recent_pages, sinks);
   const int need = slots - (sinks + pages - recent);  // pages that compete for what the forced ones leave
-  const int width = ((pages + kCluster - 1) / kCluster + 31) / 32 * 32;
-  const int begin = min(rank * width, pages), end = min(begin + width, pages);
-  bool fits = pages > slots && need > 0 && width <= kThreads * kPages && recent - sinks < 65536;
+  const int end = min(limit, pages);
+  bool fits = pages > slots && need > 0 && longest <= kCapacity && recent - sinks < 65536;
   if (fits) {
-    // Masses relative to the first or last page, which are in the row: no mass is below 1.
-    float reference[HEADS];
-    {
-      const float* const row = scores + lane % kWidth * args.score_head_stride;
-      const float r = lane % kWidth < HEADS ? fmaxf(row[0], row[pages - 1]) : 0.0f;  // fmaxf leaves NaN out
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h) reference[h] = __shfl_sync(reduce::kFullWarp, r, h);
-    }
-    const auto exponential = [&](int page, int h) {
-      return page < end ? exp_above(scores[h * args.score_head_stride + page], reference[h]) : 0.0f;
-    };
-    float value[kPages];
-    float kept[kKeep ? kPages : 1][HEADS];
+    // 2^(s log2 e - shift) in one rounding: the rounding of the shift is in the mass as well. Any NaN makes the mass NaN.
+    const auto exponential = [&](float s, int h) { return exp2_approx(fmaf(s, kLog2E, shift[h])); };
     float mass[kWidth];
 #pragma unroll
     for (int h = 0; h < kWidth; ++h) mass[h] = 0.0f;
-    if constexpr (kKeep) {
 #pragma unroll
-      for (int i = 0; i < kPages; ++i)
+    for (int i = 0; i < kKept; ++i) {
+      if (begin + i * kThreads >= end) break;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) {
+        kept[i][h] = exponential(begin + i * kThreads + tid < end ? kept[i][h] : -reduce::kInfinity, h);
+        mass[h] += kept[i][h];
+      }
+    }
+    if constexpr (kPages > kKept) {
+      ptx::wait_copies<0>();
+#pragma unroll 1
+      for (int i = kKept; i < kPages; ++i) {
+        if (begin + i * kThreads + tid >= end) break;
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-          const int page = begin + i * kThreads + tid;
-          kept[i][h] = page < end ? scores[h * args.score_head_stride + page] : -reduce::kInfinity;
-        }
-#pragma unroll
-      for (int i = 0; i < kPages; ++i) {
-        if (begin + i * kThreads >= end) break;
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) {
-          kept[i][h] = exp_above(kept[i][h], reference[h]);
-          mass[h] += kept[i][h];
+          float& s = stash[((i - kKept) * HEADS + h) * kThreads];
+          s = exponential(s, h);
+          mass[h] += s;
         }
       }
-    } else {
-#pragma unroll 2
-      for (int page = begin + tid; page < end; page += kThreads)
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) mass[h] += exponential(page, h);
+      __syncwarp();
     }
     {
       const float of_warp = warp_sums<kWidth>(mass);
@@ -256,28 +274,24 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     float unit[HEADS];
     {
       const float of_row = column_sums<kWidth, kCluster>(sm.of_ranks[0]);
-      // NaN, an infinite reference or a peak far above it: for the radix kernel.
-      const bool usable = lane % kWidth >= HEADS || (of_row >= 0.5f && of_row <= kLargestMass);
-      fits = __all_sync(reduce::kFullWarp, usable);
-      const float inverse = 1.0f / of_row;
+      // The reference is a page of the row: its own term is 1 up to rounding.
+      fits = __all_sync(reduce::kFullWarp, lane % kWidth >= HEADS || (of_row >= 0.5f && of_row <= kLargestMass));
+      const float inverse = kShareUnit / of_row;
 #pragma unroll
       for (int h = 0; h < HEADS; ++h) unit[h] = __shfl_sync(reduce::kFullWarp, inverse, h);
     }
     if (fits) {
+      float value[kPages];  // of the pages that compete, else 0
 #pragma unroll
       for (int i = 0; i < kPages; ++i) {
         value[i] = 0.0f;
         if (begin + i * kThreads >= end) continue;
         const int page = begin + i * kThreads + tid;
-        float sum = 0.0f;
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) {
-          const float share = (kKeep ? kept[kKeep ? i : 0][h] : exponential(page, h)) * unit[h];
-          sum += share < reduce::kSmallestShare ? 0.0f : share;
-        }
         if (page >= sinks && page < min(end, recent)) {
-          value[i] = sum;
-          atomicAdd(&sm.histogram[share_bin<HEADS>(sum)], 1u);
+#pragma unroll
+          for (int h = 0; h < HEADS; ++h)
+            value[i] += multiply_flushed(i < kKept ? kept[i < kKept ? i : 0][h] : stash[((i - kKept) * HEADS + h) * kThreads], unit[h]);
+          atomicAdd(&sm.histogram[share_bin<HEADS>(value[i])], 1u);
         }
       }
       __syncthreads();
@@ -292,27 +306,28 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
       }
       if (warp == 0) {
         ptx::wait_cluster_barrier(counts_in, 0);
-        const Cut cut = find_cut<kCluster>(sm.histograms, rank, need);
+        find_cut<kCluster>(sm.histograms, rank, need, sm.cut);
+        __syncwarp();
         if (lane == 0) {
-          sm.cut = cut;
-          sm.before = min(begin, sinks) + max(begin - recent, 0) + cut.lower_above;
+          sm.before = min(begin, sinks) + max(begin - recent, 0) + sm.cut.lower_above;
           // The other blocks' candidates may have landed already; the phase ends when all have.
-          if (cut.bin > 0 && cut.in_bin > cut.left && cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * cut.in_bin);
+          if (sm.cut.bin > 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
         }
       }
       __syncthreads();
       const Cut cut = sm.cut;
-      fits = cut.bin > 0 && (cut.in_bin == cut.left || cut.in_bin <= kMostCandidates);
+      const bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
+      fits = cut.bin > 0 && (whole || cut.in_bin <= kMostCandidates);
       if (fits) {
-        const bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
+        const float least = bin_begin<HEADS>(cut.bin), sure = whole ? least : bin_begin<HEADS>(cut.bin + 1);
 #pragma unroll
         for (int i = 0; i < kPages; ++i) {
+          if (begin + i * kThreads >= end) break;
           const int page = begin + i * kThreads + tid;
-          const int bin = share_bin<HEADS>(value[i]);
-          const bool sure = page < end && (page < sinks || page >= recent || bin > cut.bin || (whole && bin == cut.bin));
-          const uint32_t word = __ballot_sync(reduce::kFullWarp, sure);
+          const bool taken = value[i] >= sure || (page < end && (page < sinks || page >= recent));
+          const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
           if (lane == 0) sm.taken[i * kWarps + warp] = word;
-          if (!whole && page < end && bin == cut.bin) {
+          if (value[i] >= least && value[i] < sure) {
             const int slot = cut.lower_in_bin + atomicAdd(&sm.sent, 1);
             const uint32_t at = ptx::shared_address(&sm.candidates[slot]);
 #pragma unroll
@@ -320,11 +335,10 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
               ptx::store_async(ptx::map_to_rank(at, to), make_uint2(__float_as_uint(value[i]), page), ptx::map_to_rank(candidates_in, to));
           }
         }
+        __syncthreads();
         if (whole) {
           if (tid == 0) sm.before += cut.lower_in_bin;
-          __syncthreads();
         } else {
-          __syncthreads();
           ptx::wait_cluster_barrier(candidates_in, 0);
           // Four lanes a candidate count those that rank above it.
           for (int first = 0; first < cut.in_bin; first += kThreads / 4) {
@@ -346,12 +360,13 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
             const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
             if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
           }
-          __syncthreads();
         }
+        __syncthreads();
         int32_t* const out = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;  // [slots]
         if (rank == 0 && tid == 0) args.counts[static_cast<int64_t>(request) * lists + list] = slots;
 #pragma unroll
         for (int i = 0; i < kPages; ++i) {
+          if (begin + i * kThreads >= end) break;
           const uint32_t word = sm.taken[i * kWarps + warp];
           if (word == 0) continue;
           int before = 0;
@@ -364,7 +379,9 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     }
     __syncthreads();  // the radix kernel takes the buffer over
   } else {
+    if constexpr (kPages > kKept) ptx::wait_copies<0>();
     ptx::cluster_wait<kCluster>();
+    __syncthreads();
   }
   page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
 }
