@@ -329,11 +329,12 @@ func lowerMad24(c *lowering) step {
 
 func lowerDiv(c *lowering) step {
 	t := string(lastType(c))
+	k := mask16(t)
 	switch t {
 	case "u16", "u32":
 		return c.bin(t, func(a, b uint32) uint32 {
 			if b == 0 {
-				return math.MaxUint32
+				return k
 			}
 			return a / b
 		}, nil)
@@ -341,9 +342,9 @@ func lowerDiv(c *lowering) step {
 		return c.bin(t, func(a, b uint32) uint32 {
 			x, y := signed(t, a), signed(t, b)
 			if y == 0 {
-				return math.MaxUint32
+				return k
 			}
-			return uint32(int64(x) / int64(y))
+			return uint32(int64(x)/int64(y)) & k
 		}, nil)
 	case "u64":
 		return c.bin(t, nil, func(a, b uint64) uint64 {
@@ -377,12 +378,13 @@ func lastType(c *lowering) ptx.Type { return c.lastTyp() }
 
 func lowerRem(c *lowering) step {
 	t := string(c.typ())
+	k := mask16(t)
 	return c.bin(t, func(a, b uint32) uint32 {
 		if b == 0 {
 			return a
 		}
 		if t[0] == 's' {
-			return uint32(int64(signed(t, a)) % int64(signed(t, b)))
+			return uint32(int64(signed(t, a))%int64(signed(t, b))) & k
 		}
 		return a % b
 	}, func(a, b uint64) uint64 {
@@ -400,6 +402,7 @@ func lowerRem(c *lowering) step {
 
 func lowerSad(c *lowering) step {
 	t := string(c.typ())
+	k := mask16(t)
 	return c.tri(t, func(a, b, d uint32) uint32 {
 		var x int64
 		if t[0] == 's' {
@@ -407,7 +410,7 @@ func lowerSad(c *lowering) step {
 		} else {
 			x = int64(a) - int64(b)
 		}
-		return d + uint32(max(x, -x))
+		return (d + uint32(max(x, -x))) & k
 	}, func(a, b, d uint64) uint64 {
 		if t == "s64" && int64(a) < int64(b) || t == "u64" && a < b {
 			a, b = b, a

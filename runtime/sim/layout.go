@@ -74,28 +74,3 @@ func (c *lowering) paramBytes() int {
 	}
 	return int(n)
 }
-
-// allocate gives every virtual register a slot.
-func (c *lowering) allocate(f *flow) {
-	c.locs = make([]loc, len(c.fn.Regs))
-	for i, r := range c.fn.Regs {
-		l := loc{class: classOf(r.Type)}
-		if r.Type.Bits() > 64 {
-			c.failf("register %s: .%s registers are not known", r.Name, r.Type)
-		}
-		switch l.class {
-		case c32:
-			l.slot = slot(c.k.nr)
-			c.k.nr++
-		case c64:
-			l.slot = slot(c.k.nq)
-			c.k.nq++
-		default:
-			l.slot = slot(c.k.np)
-			c.k.np++
-		}
-		c.locs[i] = l
-	}
-	c.k.locs = c.locs
-	c.k.pressure = min(max(c.k.nr+2*c.k.nq, 16), 255)
-}

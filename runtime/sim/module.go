@@ -171,6 +171,7 @@ func (f *Function) Occupancy(blockThreads, dynamicShared int) (int, error) {
 	n := min(32, info.ThreadsPerSM/(warps*32))
 	perBlock := f.kernel.staticShared + dynamicShared + 1024
 	n = min(n, info.SharedPerSM/perBlock)
-	registers := min(f.kernel.pressure, 65536/(warps*32)) // ptxas fits a block that the kernel's bounds allow
+	// ptxas fits as many blocks as the kernel's launch bounds promise.
+	registers := min(f.kernel.pressure, info.RegistersPerSM/(max(f.kernel.fn.MinBlocks, 1)*warps*32))
 	return min(n, info.RegistersPerSM/(max(registers, 16)*warps*32)), nil
 }
