@@ -24,6 +24,9 @@ func (t DropTokens) Observe(q []float64, limit int, l Logits) Attention {
 	return out
 }
 
+// smallestNorm is the squared norm below which a key has no direction: f32 holds it with fewer digits, or not at all.
+const smallestNorm = 0x1p-126
+
 // Anchor is KeyDiff's: the mean of the keys' directions. A zero key has no direction and counts as zeros.
 func (t DropTokens) Anchor() []float64 {
 	anchor := make([]float64, t.Dim)
@@ -33,8 +36,8 @@ func (t DropTokens) Anchor() []float64 {
 			continue
 		}
 		n++
-		if norm := math.Sqrt(dot(t.Key(j), t.Key(j))); norm != 0 {
-			axpy(anchor, 1/norm, t.Key(j))
+		if norm := dot(t.Key(j), t.Key(j)); !(norm < smallestNorm) {
+			axpy(anchor, 1/math.Sqrt(norm), t.Key(j))
 		}
 	}
 	for i := range anchor {

@@ -15,10 +15,13 @@ type DropScoring struct {
 	Logits Logits
 	Group  int
 	Eps    float64 // of p/(1-p+eps)
-	// OutputEpsilon is half the spacing of the type that holds attention outputs, relative: 2^-24 for f32, 2^-9 for bf16. Where p
+	// OutputEpsilon is half the spacing of the type that holds attention outputs, relative: 2^-24 for f32, 2^-8 for bf16. Where p
 	// > 1/2, a distance below OutputEpsilon ||a|| counts as that: a then is v_j up to its rounding, and the token that holds all of
 	// the attention would score 0 and be dropped first.
 	OutputEpsilon float64
+	// DotNoise is the error of a dot product in f32, relative to the sum of its products' sizes: 2^-21 for long sums, 0 where one
+	// product alone is not 0, which f32 holds exactly.
+	DotNoise float64
 }
 
 // DropScores are one KV head's.
@@ -58,11 +61,11 @@ func (s DropScoring) Scores(t DropTokens, rows []DropRow, anchor []float64) Drop
 
 // minusCosine of a key and the anchor; 0 where either is zero.
 func minusCosine(key, anchor []float64) float64 {
-	norm := math.Sqrt(dot(key, key)) * math.Sqrt(dot(anchor, anchor))
-	if norm == 0 {
+	k, a := dot(key, key), dot(anchor, anchor)
+	if k < smallestNorm || a < smallestNorm {
 		return 0
 	}
-	return -dot(key, anchor) / norm
+	return -dot(key, anchor) / (math.Sqrt(k) * math.Sqrt(a))
 }
 
 // term is what one query adds to one token's score, and its noise.
@@ -71,7 +74,7 @@ func (s DropScoring) term(t DropTokens, j int, row DropRow) (value, noise float6
 	x := s.Logits.Of(dot(row.Q, key)) - row.LSE
 	p, rest := weight(x)
 	// The logit's f32 error: accumulation of the products, then the difference.
-	xNoise := 0x1p-21*absDot(row.Q, key)*s.Logits.Scale + 0x1p-22*(1+math.Abs(x))
+	xNoise := s.DotNoise*absDot(row.Q, key)*s.Logits.Scale + 0x1p-22*math.Abs(x) + 0x1p-21*s.Logits.Softcap
 	edge := math.Abs(x-math.Log(SmallestWeight)) < 1e-3+2*xNoise
 	if p < SmallestWeight && !edge {
 		return 0, 0

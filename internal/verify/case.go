@@ -14,6 +14,7 @@ const (
 	Interleaved Layout = "interleaved" // K and V in one block of one buffer, block stride larger than both (M2)
 	Padded      Layout = "padded"      // K and V with different odd strides for every axis (M4)
 	FarApart    Layout = "far_apart"   // block ids whose offsets pass 2^32 elements (M1)
+	Contiguous  Layout = "contiguous"  // a request's pages in order, [batch, token, head, dim]: the DropKV families take no table
 )
 
 // Data is how a case fills keys and queries.
@@ -27,6 +28,8 @@ const (
 	LowRank    Data = "low_rank"   // pages of exact rank 2
 	NearEqual  Data = "near_equal" // all directions of a page alike: no good basis exists
 	Degenerate Data = "degenerate" // constant pages, repeated keys, zeros, one outlier key 1e4 times the rest
+	Dominant   Data = "dominant"   // one token of a prompt holds nearly all attention (DropKV)
+	NotFinite  Data = "not_finite" // as random; some values are NaN or infinite (DropKV)
 	Real       Data = "real"       // the SmolLM2 sample (head dim 64); other dims repeat and cut it
 )
 

@@ -105,6 +105,9 @@ func (p *Problem) layTable(r *rand.Rand) {
 		return id
 	}
 	trap := next()
+	if p.Case.Layout == Contiguous {
+		trap = int32(len(lens) * c.MaxPages)
+	}
 	c.AddBlock(trap)
 	traps := []int32{trap, -1, math.MaxInt32, trap}
 	for b, n := range lens {
@@ -118,6 +121,9 @@ func (p *Problem) layTable(r *rand.Rand) {
 				row[i] = c.Table[i]
 			case p.Case.Holes && i%5 == 2 && i+1 < c.Pages(n):
 				row[i] = -1
+			case p.Case.Layout == Contiguous:
+				row[i] = int32(b*c.MaxPages + i)
+				c.AddBlock(row[i])
 			default:
 				row[i] = next()
 				c.AddBlock(row[i])
@@ -147,7 +153,7 @@ func (p *Problem) place() {
 	c.KStrides = reference.Strides{Block: page * heads * d, Token: heads * d, Head: d}
 	c.VStrides = c.KStrides
 	switch p.Case.Layout {
-	case TokenMajor:
+	case TokenMajor, Contiguous:
 	case HeadMajor:
 		c.KStrides = reference.Strides{Block: page * heads * d, Token: d, Head: page * d}
 		c.VStrides = c.KStrides

@@ -36,13 +36,16 @@ func TestABI(t *testing.T) {
 // assertions is a translation unit of static_asserts, one for each size and offset that Go has.
 func assertions() string {
 	var b strings.Builder
-	b.WriteString("#include <cstddef>\n#include \"kvloom/abi.cuh\"\n")
+	b.WriteString("#include <cstddef>\n#include \"kvloom/abi_drop.cuh\"\n")
 	for _, s := range []struct {
 		c string
 		t reflect.Type
 	}{
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
 		{"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
+		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
+		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},
+		{"DropCompactArgs", reflect.TypeFor[DropCompactArgs]()},
 	} {
 		fmt.Fprintf(&b, "static_assert(sizeof(kvloom::%s) == %d, \"size of %s\");\n", s.c, s.t.Size(), s.c)
 		for i := range s.t.NumField() {
@@ -57,7 +60,7 @@ func assertions() string {
 
 var (
 	wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
-	initial = regexp.MustCompile(`^([KVQ])([A-Z][a-z])`)
+	initial = regexp.MustCompile(`^([KVQA]|LSE)([A-Z][a-z])`)
 )
 
 // snake spells a Go field as abi.cuh does: KBlockStride is k_block_stride. The unnamed padding is "reserved" there.

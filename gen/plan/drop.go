@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+// The DropKV families, in the order in which a prompt passes through them.
+const (
+	DropObserve Family = "drop_observe"
+	DropScore   Family = "drop_score"
+	DropPool    Family = "drop_pool"
+	DropAllot   Family = "drop_allot"
+	DropSelect  Family = "drop_select"
+	DropCompact Family = "drop_compact"
+)
+
+// dropRules maps the spec's rules to the C++ enumerators. streaming has none: it scores nothing.
+var dropRules = map[string]string{"dropkv": "kDropKV", "snapkv": "kSnapKV", "value_norm": "kValueNorm", "keydiff": "kKeyDiff"}
+
+// outputType is the C++ type of attention outputs between drop_observe and drop_score.
+func outputType(s *specs.Spec) string {
+	if s.DropKV.Precision == "fast" && s.DropKV.Rule != "keydiff" {
+		return "kvloom::" + s.Cache.DType
+	}
+	return "float"
+}
+
+// dropRows is the rows of a KV head's window: group x window.
+func dropRows(s *specs.Spec) int { return s.DropKV.Window * s.Attention.Group() }
+
+// dropKey names what the kernels over K and V compute.
+func dropKey(s *specs.Spec) string {
+	key := fmt.Sprintf("d%d p%d", s.Attention.HeadDim, s.Cache.PageSize)
+	if s.DropKV.Rule != "keydiff" {
+		key += fmt.Sprintf(" w%d g%d", s.DropKV.Window, s.Attention.Group())
+	}
+	key += fmt.Sprintf(" %s %s", s.Cache.DType, s.DropKV.Rule)
+	if s.DropKV.Precision == "fast" {
+		key += " fast"
+	}
+	if s.Attention.LogitSoftcap > 0 {
+		key += " cap"
+	}
+	return key
+}
+
+// dropArch is the architecture that a form is compiled for.
+func dropArch(form Form, t Target) string {
+	if form == Portable {
+		return PortableArch
+	}
+	return t.Arch
+}
+
+// dropShared is the shared memory that a block of a form may have, and who has it.
+func dropShared(form Form, t Target) (limit int, who string) {
+	if form == Portable {
+		return portableShared, "a portable kernel"
+	}
+	return t.SharedPerBlock, t.Arch
+}

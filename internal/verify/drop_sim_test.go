@@ -1,0 +1,98 @@
+package verify
+
+import (
+	"testing"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// dropShape is one shape of the DropKV families.
+type dropShape struct {
+	name, reason             string
+	dim, page, group, window int
+	dtype, rule              string
+	change                   func(*specs.Spec)
+	cases                    []string // nil: all
+}
+
+func (d dropShape) spec() *specs.Spec {
+	kvHeads := 2
+	if d.group > 16 {
+		kvHeads = 1 // time
+	}
+	s := selectSpec(d.group, kvHeads, d.page, "share_average")
+	s.Attention.HeadDim, s.Attention.SoftmaxScale, s.Cache.DType = d.dim, 0.1, d.dtype
+	s.DropKV = specs.DropKV{Rule: d.rule, Window: d.window, Pool: specs.Pool{Kind: "max", Width: 11}, Budget: specs.Budget{Ratio: 0.3},
+		HeadBudgets: specs.HeadBudgets{Kind: "uniform"}, Precision: "exact", Eps: 1e-6}
+	if d.change != nil {
+		d.change(s)
+	}
+	return s
+}
+
+var (
+	fast    = func(s *specs.Spec) { s.DropKV.Precision = "fast" }
+	softcap = func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 }
+	few     = []string{"ragged tail", "around the window", "dominant token", "replayed at other lengths"}
+)
+
+// dropShapes differ in every compile-time constant of the kernels over K and V.
+var dropShapes = []dropShape{
+	{"llama", "the first speed bar's shape", 128, 16, 4, 8, "bf16", "dropkv", nil, nil},
+	{"d64 g7 w8", "the second bar's group, 14 over 2 heads (D2)", 64, 16, 7, 8, "bf16", "dropkv", nil, few},
+	{"d80 fp16", "a tail of 16 dims, two parts of a", 80, 4, 3, 5, "fp16", "dropkv", nil, few},
+	{"d96 capped", "a softcap", 96, 8, 5, 8, "bf16", "dropkv", softcap, few},
+	{"d112 fast", "a in the cache's type", 112, 32, 1, 1, "bf16", "dropkv", fast, few},
+	{"d192 g16", "rows that take turns in a portable block", 192, 16, 16, 8, "bf16", "dropkv", nil, []string{"ragged tail", "dominant token"}},
+	{"d256 w64", "the widest head and window", 256, 128, 2, 64, "fp16", "dropkv", fast, []string{"ragged tail", "around the window"}},
+	{"d64 g64", "the largest group: 512 rows", 64, 64, 64, 8, "bf16", "dropkv", nil, []string{"ragged tail"}},
+	{"snapkv", "weights alone", 128, 16, 4, 8, "bf16", "snapkv", nil, few},
+	{"value_norm", "weights and norms of values", 80, 16, 4, 8, "bf16", "value_norm", nil, few},
+	{"keydiff", "no queries", 112, 16, 4, 8, "fp16", "keydiff", nil, nil},
+}
+
+// onePerForm are the first candidates of both forms.
+func onePerForm(t *testing.T, f plan.Family, s *specs.Spec) (list []plan.Candidate) {
+	t.Helper()
+	fp := plan.ForFamily(f, s, plan.Targets["sm_90a"])
+	for _, form := range []plan.Form{plan.Hopper, plan.Portable} {
+		c, ok := fp.DefaultOf(form)
+		if !ok {
+			t.Fatalf("%s: no %s candidate: %v", f, form, fp.Rejected)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// onDropShapes runs the PTX of both forms of a family on the simulator, every case of the first shape and some of the others.
+func onDropShapes(t *testing.T, f plan.Family, shapes []dropShape) {
+	for _, d := range shapes {
+		t.Run(d.name, func(t *testing.T) {
+			s := d.spec()
+			onSimulator(t, s, d.reason, onePerForm(t, f, s), d.cases)
+		})
+	}
+}
+
+// noSpills compiles the default of each form for every shape: they keep everything in registers.
+func noSpills(t *testing.T, f plan.Family, shapes []dropShape) {
+	for _, d := range shapes {
+		for _, c := range onePerForm(t, f, d.spec()) {
+			src, err := render.Candidate(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := nvrtctest.Compile(t, src).Resources; r.SpillStores+r.SpillLoads+r.StackBytes > 0 {
+				t.Errorf("%s (%s, %s): %s", c.ID(), d.name, d.reason, r)
+			}
+		}
+	}
+}
+
+func TestDropScoreOnSimulator(t *testing.T) { onDropShapes(t, plan.DropScore, dropShapes) }
+
+func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShapes) }

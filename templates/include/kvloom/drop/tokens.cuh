@@ -1,0 +1,107 @@
+// Where the tokens of one request and KV head lie, in a paged cache or, without a block table, in a contiguous one.
+#pragma once
+
+#include "kvloom/abi_drop.cuh"
+
+namespace kvloom::drop {
+
+constexpr uint32_t kFullWarp = 0xffffffffu;
+
+// A token's physical block and place in it. Both are 0 where it is not live: that address exists and is not to be used.
+struct Place {
+  int block, in_block;
+  bool live;
+};
+
+template <int PAGE>
+struct Tokens {
+  static_assert((PAGE & (PAGE - 1)) == 0 && PAGE >= 4 && PAGE <= 128, "pages are 4 to 128 tokens, a power of two");
+  const int32_t* table;   // this request's blocks, or null: contiguous
+  int request;
+  int length;             // tokens that exist
+
+  __device__ __forceinline__ Tokens(const KvCache& cache, int request, int length)
+      : table(cache.block_table ? cache.block_table + request * cache.table_stride : nullptr), request(request), length(length) {}
+
+  __device__ __forceinline__ Place place(int token) const {
+    if (token < 0 || token >= length) return {0, 0, false};
+    if (!table) return {request, token, true};
+    const int id = table[token / PAGE];
+    return id < 0 ? Place{0, 0, false} : Place{id, token % PAGE, true};
+  }
+};
+
+// The tokens of a request that the cache has room for.
+template <int PAGE>
+__device__ __forceinline__ int length_of(const KvCache& cache, int request) {
+  const int64_t room = static_cast<int64_t>(cache.max_pages) * PAGE;
+  const int64_t length = cache.seq_lens[request];
+  return static_cast<int>(length < 0 ? 0 : length < room ? length : room);
+}
+
+// Rows of K or V of one KV head.
+template <typename T>
+struct HeadRows {
+  const T* base;          // [block, token, dim] of one kv head, strides below, in elements
+  int64_t block_stride, token_stride;
+
+  __device__ __forceinline__ const T* row(const Place& p) const {
+    return base + (p.live ? p.block * block_stride + p.in_block * token_stride : 0);
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ HeadRows<T> keys_of(const KvCache& c, int head) {
+  return {static_cast<const T*>(c.k) + head * c.k_head_stride, c.k_block_stride, c.k_token_stride};
+}
+template <typename T>
+__device__ __forceinline__ HeadRows<T> values_of(const KvCache& c, int head) {
+  return {static_cast<const T*>(c.v) + head * c.v_head_stride, c.v_block_stride, c.v_token_stride};
+}
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(fp16 x) { return __half2float(x); }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <>
+__device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <>
+__device__ __forceinline__ fp16 from_float<fp16>(float x) { return __float2half_rn(x); }
+
+// The two 16-bit floats of a word.
+template <typename T>
+__device__ __forceinline__ float2 unpack2(uint32_t w);
+template <>
+__device__ __forceinline__ float2 unpack2<bf16>(uint32_t w) {
+  return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+}
+template <>
+__device__ __forceinline__ float2 unpack2<fp16>(uint32_t w) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&w));
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack2(float lo, float hi);
+template <>
+__device__ __forceinline__ uint32_t pack2<bf16>(float lo, float hi) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <>
+__device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
+  const __half2 v = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// A sum over the warp in a fixed order, the same in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
+  return x;
+}
+
+}  // namespace kvloom::drop
