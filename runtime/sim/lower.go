@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/kvloom/kvloom/runtime/sim/ptx"
 )
@@ -24,6 +25,9 @@ type kernel struct {
 	paramBytes   int
 	pressure     int   // most 32-bit registers live at once
 	locs         []loc // of the virtual registers
+
+	mu    sync.Mutex
+	units []*unit // left by launches for the next
 }
 
 // step executes an instruction for the lanes of m, which is never 0.

@@ -34,6 +34,39 @@ func (l *launch) newUnit() *unit {
 	return u
 }
 
+// maxSpare is how many units a kernel keeps from one launch to the next.
+const maxSpare = 4
+
+// fits reports whether the unit was made for a launch of the same shape.
+func (u *unit) fits(l *launch) bool {
+	o := u.blocks[0].launch
+	return o.block == l.block && o.cluster == l.cluster && o.shared == l.shared
+}
+
+// spare takes a unit that an earlier launch of the same shape has left, or returns nil.
+func (k *kernel) spare(l *launch) *unit {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, u := range k.units {
+		if u.fits(l) {
+			k.units = append(k.units[:i], k.units[i+1:]...)
+			return u
+		}
+	}
+	return nil
+}
+
+// keep leaves units for later launches, the newest first.
+func (k *kernel) keep(units []*unit) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.units = append(units, k.units...)
+	if len(k.units) > maxSpare {
+		clear(k.units[maxSpare:])
+		k.units = k.units[:maxSpare]
+	}
+}
+
 // reset makes the unit the i-th of the launch, at the kernel's first instruction.
 func (u *unit) reset(l *launch, i uint64) {
 	u.index = i
@@ -44,6 +77,7 @@ func (u *unit) reset(l *launch, i uint64) {
 	gx, gy := uint64(l.grid[0]/l.cluster[0]), uint64(l.grid[1]/l.cluster[1])
 	u.crank = [3]uint32{uint32(i % gx), uint32(i / gx % gy), uint32(i / gx / gy)}
 	for _, b := range u.blocks {
+		b.launch = l
 		r := b.rank
 		at := [3]uint32{r % l.cluster[0], r / l.cluster[0] % l.cluster[1], r / l.cluster[0] / l.cluster[1]}
 		for d := range 3 {

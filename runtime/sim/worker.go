@@ -36,6 +36,7 @@ func (l *launch) execute() error {
 func (l *launch) work(workers int) {
 	var mine []*unit
 	var pool []*unit
+	defer func() { l.kernel.keep(pool) }()
 	idle := 0
 	for !l.abort.Load() {
 		moved := false
@@ -113,7 +114,7 @@ func (l *launch) admit(pool *[]*unit) *unit {
 	if n := len(*pool); n > 0 {
 		u = (*pool)[n-1]
 		*pool = (*pool)[:n-1]
-	} else {
+	} else if u = l.kernel.spare(l); u == nil {
 		u = l.newUnit()
 	}
 	u.reset(l, i)
