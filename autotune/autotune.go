@@ -25,6 +25,12 @@ type Options struct {
 	Seed      uint64         `json:"seed"`
 	Works     []measure.Work `json:"works"`   // what to tune; empty: all
 	Workers   int            `json:"workers"` // parallel compilations
+	// Strategy searches spaces; nil: search.Default. Evaluations and Target end the search of one work and workload in a large space: after so
+	// many trials, or when it is likely that nothing is left that is faster by more than this share. 0: neither.
+	Strategy    search.Strategy `json:"-"`
+	Evaluations int             `json:"evaluations"`
+	Target      float64         `json:"target"`
+	Rounds      int             `json:"rounds"` // in which leaders are measured again; 0: not at all
 }
 
 // Compile makes a module of a source; it is called from several goroutines.
@@ -61,21 +67,13 @@ type Tuner struct {
 
 // Event is one step of a run.
 type Event struct {
-	Kind    string      `json:"kind"` // start, trial, skip, end
+	Kind    string      `json:"kind"` // start, trial, known, contest, end
 	Done    int         `json:"done"`
 	Total   int         `json:"total"`
 	Trial   store.Trial `json:"trial"`
 	BestUS  float64     `json:"best_us"` // of this work and workload so far; 0: none
 	Spent   float64     `json:"spent_seconds"`
 	Message string      `json:"message"`
-}
-
-// job is one trial to come.
-type job struct {
-	work      measure.Work
-	workload  specs.Workload
-	candidate plan.Candidate
-	isDefault bool
 }
 
 // Outcome is how a run ended.
@@ -85,6 +83,7 @@ type Outcome struct {
 	Measured    int    // trials of this run
 	Known       int    // trials that an earlier run had stored
 	Left        int    // not measured
+	Contests    int    // of leaders, all rounds of them measured
 	Why         string // why it stopped: "all candidates measured", "budget spent", "stopped", "trial limit"
 }
 
@@ -104,12 +103,12 @@ func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	s := &session{Tuner: t, env: env, run: run, best: map[string]float64{}, compiled: newCompiled(t.Compile)}
+	s := &session{Tuner: t, env: env, run: run, compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
 	s.out = Outcome{Environment: env, Device: info}
 	if err := s.loadKnown(hard); err != nil {
 		return s.out, err
 	}
-	runErr := s.measureAll(ctx, hard, t.jobs())
+	runErr := s.measureAll(ctx, hard)
 	if err := t.DB.EndRun(hard, run); err != nil && runErr == nil {
 		runErr = err
 	}
@@ -133,51 +132,6 @@ func (t *Tuner) environment(info device.Info) (store.Environment, error) {
 	return store.Environment{Device: b, DeviceUUID: info.UUID, Driver: info.DriverName, NVRTC: t.NVRTC, Generator: t.Generator}, nil
 }
 
-// jobs lists all trials: one list for each work and workload in search order, dealt in turn, so that a budget that ends early has
-// seen the default and the first candidates of everything. The default comes alone, later candidates some at a time, for each
-// change of workload makes the child build its buffers anew.
-func (t *Tuner) jobs() []job {
-	lists := t.lists()
-	var all []job
-	for from, n := 0, 1; ; from, n = from+n, deal {
-		more := false
-		for _, list := range lists {
-			if from < len(list) {
-				all = append(all, list[from:min(from+n, len(list))]...)
-				more = true
-			}
-		}
-		if !more {
-			return all
-		}
-	}
-}
-
-// deal is how many candidates of one work and workload follow each other.
-const deal = 8
-
-func (t *Tuner) lists() [][]job {
-	works := t.Options.Works
-	if len(works) == 0 {
-		works = measure.Works
-	}
-	var lists [][]job
-	for _, w := range t.Spec.Workloads {
-		for _, work := range works {
-			fp := t.Plan.Of(work.Family())
-			var list []job
-			for _, i := range search.Order(len(fp.Candidates), t.Options.Seed) {
-				list = append(list, job{work, w, fp.Candidates[i], i == 0})
-			}
-			lists = append(lists, list)
-		}
-	}
-	return lists
-}
-
-// source renders a job's candidate; a candidate of the plan that does not render is a broken invariant of the templates.
-func (j job) source() (render.Source, error) { return render.Candidate(j.candidate) }
-
-func (j job) point() string {
-	return fmt.Sprintf("%s %d %d", j.work, j.workload.Context, j.workload.Batch)
+func pointName(work measure.Work, w specs.Workload) string {
+	return fmt.Sprintf("%s %d %d", work, w.Context, w.Batch)
 }

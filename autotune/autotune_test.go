@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/specs"
@@ -31,20 +33,28 @@ func TestMain(m *testing.M) {
 	_ = out.Encode(measure.Hello{Info: device.Info{Name: "fake", UUID: "GPU-0"}})
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
+	drift := 1.0
 	for in.Scan() {
+		if os.Getenv("KVLOOM_TEST_CHILD") == "drift" {
+			drift *= 1.04 // a GPU that gets slower and slower
+		}
 		var r measure.Request
 		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
 			os.Exit(3)
 		}
-		us := float64(r.Candidate.Param("warps"))
-		if us == 3 {
+		us := float64(r.Candidate.Param("warps")) * drift
+		if r.Candidate.Param("warps") == 3 {
 			os.Exit(9)
 		}
 		_ = out.Encode(measure.Response{Class: string(store.OK), Samples: []float64{us, us + 0.1, us - 0.1, us, us, us, us}})
 	}
 }
 
-func testTuner(t *testing.T, path string) *Tuner {
+func oneBlock(warps int) launch.Geometry {
+	return launch.Geometry{Grid: [3]launch.Extent{launch.Const(1), launch.Const(1), launch.Const(1)}, Block: 32 * warps, Cluster: 1}
+}
+
+func testTuner(t *testing.T, path string, child string) *Tuner {
 	t.Helper()
 	spec, err := specs.Model("smollm2-135m")
 	if err != nil {
@@ -53,10 +63,10 @@ func testTuner(t *testing.T, path string) *Tuner {
 	spec.Workloads = spec.Workloads[:2]
 	p := &plan.Plan{Spec: spec}
 	for _, f := range []plan.Family{plan.PageScore, plan.PageSelect} {
-		fp := plan.FamilyPlan{Family: f}
+		fp := plan.FamilyPlan{Family: f, Cost: func(w specs.Workload) plan.Work { return plan.Work{Bytes: int64(w.Context)} }}
 		for _, warps := range []int{4, 2, 3, 8} {
 			fp.Candidates = append(fp.Candidates, plan.Candidate{Family: f, Form: plan.Portable, Key: "k", Entry: string(f),
-				Params: []plan.Param{{Name: "warps", Value: warps}}, Header: "kvloom/types.cuh"})
+				Params: []plan.Param{{Name: "warps", Value: warps}}, Header: "kvloom/types.cuh", Geometry: oneBlock(warps)})
 		}
 		p.Families = append(p.Families, fp)
 	}
@@ -67,7 +77,7 @@ func testTuner(t *testing.T, path string) *Tuner {
 	t.Cleanup(func() { db.Close() })
 	host := &measure.Host{Timeout: 10 * time.Second, Command: func(ctx context.Context) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0])
-		cmd.Env = append(os.Environ(), "KVLOOM_TEST_CHILD=1")
+		cmd.Env = append(os.Environ(), "KVLOOM_TEST_CHILD="+child)
 		return cmd
 	}}
 	t.Cleanup(host.Close)
@@ -83,7 +93,7 @@ func TestResume(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trials.db")
 	var why []string
 	for range 3 {
-		tuner := testTuner(t, path)
+		tuner := testTuner(t, path, "steady")
 		tuner.Options.MaxTrials = 6
 		out, err := tuner.Run(t.Context())
 		if err != nil {
@@ -121,7 +131,7 @@ func TestResume(t *testing.T) {
 }
 
 func TestBudgetAndStop(t *testing.T) {
-	tuner := testTuner(t, filepath.Join(t.TempDir(), "trials.db"))
+	tuner := testTuner(t, filepath.Join(t.TempDir(), "trials.db"), "steady")
 	tuner.Options.Budget = time.Nanosecond
 	out, err := tuner.Run(t.Context())
 	if err != nil || out.Why != "budget spent" || out.Measured != 1 {
@@ -161,5 +171,33 @@ func TestChooseBreaksTiesByFixedOrder(t *testing.T) {
 				t.Errorf("warps %d, %d tied; want %d, %d: %s", got, c.Tied, tt.want, tt.tied, tt.reason)
 			}
 		})
+	}
+}
+
+// C10, and what a person should know of the GPU's state.
+func TestWarnings(t *testing.T) {
+	best := store.Trial{Class: store.OK, Conditions: store.Conditions{Throttled: true}, Windows: []store.Window{{Conditions: store.Conditions{Others: 2}}}}
+	tests := []struct {
+		name string
+		c    Choice
+		want []string
+	}{
+		{"all tie", Choice{Tied: 5, Counts: map[string]int{"ok": 5}}, []string{"all right candidates tie"}},
+		{"measured again", Choice{Best: best, Tied: 1}, []string{"2 other processes"}},
+		{"throttled", Choice{Best: store.Trial{Conditions: store.Conditions{Throttled: true}}}, []string{"was throttled"}},
+		{"failures", Choice{Counts: map[string]int{"wrong": 2, "hang": 1, "fault": 3}}, []string{"2 candidates gave wrong results", "4 candidates faulted, hung or crashed"}},
+		{"well", Choice{Tied: 2, Counts: map[string]int{"ok": 5, "cut": 1}}, nil},
+	}
+	for _, tt := range tests {
+		got := Warnings([]Choice{tt.c})
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], tt.want[i]) {
+				t.Errorf("%s: %q, want %q", tt.name, got[i], tt.want[i])
+			}
+		}
 	}
 }

@@ -166,6 +166,29 @@ func Warnings(choices []Choice) []string {
 		if n := c.Counts[string(store.Fault)] + c.Counts[string(store.Hang)] + c.Counts[string(store.Crash)]; n > 0 {
 			w = append(w, fmt.Sprintf("%s: %d candidates faulted, hung or crashed", at, n))
 		}
+		throttled, others := disturbed(c.Best)
+		if throttled {
+			w = append(w, at+": the GPU was throttled while the choice was measured, after all retries; cool it, or raise its power cap, and tune again")
+		}
+		if others > 0 {
+			w = append(w, fmt.Sprintf("%s: %d other processes were on the GPU while the choice was measured", at, others))
+		}
 	}
 	return w
+}
+
+// disturbed tells what was not as it should be while a trial was measured.
+func disturbed(t store.Trial) (throttled bool, others int) {
+	all := []store.Conditions{t.Conditions}
+	if len(t.Windows) > 0 { // then these are its samples
+		all = nil
+		for _, w := range t.Windows {
+			all = append(all, w.Conditions)
+		}
+	}
+	for _, c := range all {
+		throttled = throttled || c.Throttled
+		others = max(others, c.Others)
+	}
+	return throttled, others
 }

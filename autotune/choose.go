@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 )
@@ -21,8 +22,9 @@ type Choice struct {
 	Counts   map[string]int `json:"counts"`    // trials by class
 }
 
-// Choose picks the winner of each point among the trials: the fastest right candidate; candidates whose interval overlaps the
-// fastest's are tied with it, and of tied ones the default wins, then the one that stands first in fixed order (form, parameters).
+// Choose picks the winner of each point among the trials: the fastest right candidate. Where leaders were measured again in turn, only
+// they count, and those that the paired rounds cannot tell from the fastest are tied with it; elsewhere those whose interval overlaps the
+// fastest's. Of tied ones the default wins, then the one that stands first in fixed order (form, parameters).
 func Choose(trials []store.Trial) []Choice {
 	byPoint := map[string][]store.Trial{}
 	var points []string
@@ -46,7 +48,7 @@ func Choose(trials []store.Trial) []Choice {
 }
 
 func pointOf(t store.Trial) string {
-	return job{work: workOf(t), workload: workloadOf(t)}.point() + " " + t.Candidate.Key
+	return pointName(workOf(t), workloadOf(t)) + " " + t.Candidate.Key
 }
 
 func choose(trials []store.Trial) (Choice, bool) {
@@ -65,10 +67,17 @@ func choose(trials []store.Trial) (Choice, bool) {
 		return Choice{}, false
 	}
 	slices.SortStableFunc(right, func(a, b store.Trial) int { return cmp.Compare(a.MedianUS, b.MedianUS) })
-	fastest := right[0]
-	tied := slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool { return t.LoUS > fastest.HiUS })
+	tied, others := tiedOf(right)
 	slices.SortStableFunc(tied, fixedOrder)
 	c.Best, c.Tied = tied[0], len(tied)
+	if others != nil { // the times of the contest, where there was one
+		right = others
+		for _, t := range right {
+			if t.Default {
+				c.Default = t
+			}
+		}
+	}
 	for _, t := range right {
 		if t.Candidate.ID() != c.Best.Candidate.ID() && c.RunnerUp.Class == "" {
 			c.RunnerUp = t
@@ -78,6 +87,30 @@ func choose(trials []store.Trial) (Choice, bool) {
 		}
 	}
 	return c, true
+}
+
+// tiedOf are the trials that may as well be the fastest. From a contest it also returns all its trials and then the others, the fastest
+// first in each, with the times to go by.
+func tiedOf(right []store.Trial) (tied, all []store.Trial) {
+	leaders, _ := contested(right)
+	if len(leaders) == 0 {
+		fastest := right[0]
+		return slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool { return t.LoUS > fastest.HiUS }), nil
+	}
+	middle := func(t store.Trial) float64 { return measure.Summarise(roundMedians(t)).Median }
+	slices.SortStableFunc(leaders, func(a, b store.Trial) int { return cmp.Or(cmp.Compare(middle(a), middle(b)), fixedOrder(a, b)) })
+	for _, t := range leaders {
+		if !measure.Pairs(roundMedians(leaders[0]), roundMedians(t)).Differ() {
+			tied = append(tied, t)
+		}
+	}
+	all = slices.Clone(leaders)
+	for _, t := range right {
+		if !slices.ContainsFunc(leaders, func(l store.Trial) bool { return l.Candidate.ID() == t.Candidate.ID() }) {
+			all = append(all, t)
+		}
+	}
+	return tied, all
 }
 
 // fixedOrder puts the default first, then forms and parameters in ascending order: nothing that varies between runs.

@@ -18,6 +18,7 @@ type compiled struct {
 	mu      sync.Mutex
 	modules map[string]*future // by source hash
 	workers sync.WaitGroup
+	slots   chan struct{} // one a worker
 }
 
 type future struct {
@@ -26,8 +27,8 @@ type future struct {
 	err    error
 }
 
-func newCompiled(c Compile) *compiled {
-	return &compiled{compile: c, modules: map[string]*future{}}
+func newCompiled(c Compile, workers int) *compiled {
+	return &compiled{compile: c, modules: map[string]*future{}, slots: make(chan struct{}, workers)}
 }
 
 func (c *compiled) of(hash string) *future {
@@ -48,29 +49,22 @@ func (c *compiled) get(ctx context.Context, src render.Source) (*nvrtc.Module, e
 	return f.module, f.err
 }
 
-// prefetch compiles the sources of the jobs in their order with some workers, until ctx ends.
-func (c *compiled) prefetch(ctx context.Context, jobs []job, workers int) {
-	queue := make(chan render.Source)
-	c.workers.Go(func() {
-		defer close(queue)
-		for _, j := range jobs {
-			src, err := j.source()
-			if err != nil {
-				return // the measuring loop meets the same error and reports it
-			}
+// prefetch compiles the sources of jobs as workers get free, until ctx ends.
+func (c *compiled) prefetch(ctx context.Context, jobs []job) {
+	for _, j := range jobs {
+		src, err := j.source()
+		if err != nil {
+			return // the measuring loop meets the same error and reports it
+		}
+		c.workers.Go(func() {
 			select {
-			case queue <- src:
+			case c.slots <- struct{}{}:
 			case <-ctx.Done():
 				return
 			}
-		}
-	})
-	for range workers {
-		c.workers.Go(func() {
-			for src := range queue {
-				if ctx.Err() == nil {
-					_, _ = c.get(ctx, src) // errors stay in the future
-				}
+			defer func() { <-c.slots }()
+			if ctx.Err() == nil {
+				_, _ = c.get(ctx, src) // errors stay in the future
 			}
 		})
 	}

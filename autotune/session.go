@@ -1,6 +1,7 @@
 package autotune
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,69 +19,100 @@ type session struct {
 	*Tuner
 	env      store.Environment
 	run      int64
-	known    map[string]bool
-	best     map[string]float64 // microseconds by point
-	spent    float64            // seconds, earlier runs included
+	schedule *schedule
+	spent    float64 // seconds, earlier runs included
 	compiled *compiled
 	out      Outcome
 }
 
+// loadKnown takes over what earlier runs stored of today's kernels.
 func (s *session) loadKnown(ctx context.Context) error {
 	trials, err := s.DB.Trials(ctx, store.Filter{Spec: s.Spec.Name, Environment: s.env.ID()})
 	if err != nil {
 		return err
 	}
-	s.known = map[string]bool{}
-	for _, t := range trials {
-		s.known[t.ID()] = true
-		s.improve(t)
+	if trials, err = Current(trials, s.Plan); err != nil {
+		return err
+	}
+	if s.schedule, err = newSchedule(s.Tuner, s.out.Device, trials); err != nil {
+		return err
+	}
+	for _, l := range s.schedule.lists {
+		s.out.Known += len(l.trials)
 	}
 	s.spent, err = s.DB.SpentSeconds(ctx, s.Spec.Name, s.env.ID())
 	return err
 }
 
-// improve keeps the best time of a point, for the early cut.
-func (s *session) improve(t store.Trial) float64 {
-	p := job{work: workOf(t), workload: workloadOf(t)}.point()
-	if b := s.best[p]; t.Class == store.OK && (b == 0 || t.MedianUS < b) {
-		s.best[p] = t.MedianUS
-	}
-	return s.best[p]
-}
+// contestShare of a budget is kept for measuring leaders again.
+const contestShare = 0.15
 
-func (s *session) measureAll(ctx, hard context.Context, jobs []job) error {
+// measureAll measures what the schedule deals, then leaders again. Trials are dealt some ahead, so that they are compiled by then.
+func (s *session) measureAll(ctx, hard context.Context) error {
 	ahead, stopAhead := context.WithCancel(hard)
 	defer s.compiled.wait()
 	defer stopAhead()
-	s.compiled.prefetch(ahead, jobs, max(s.Options.Workers, 1))
-	s.observe(Event{Kind: "start", Total: len(jobs)})
-	for i, j := range jobs {
-		s.out.Left = len(jobs) - i
-		switch {
-		case ctx.Err() != nil:
-			s.out.Why = "stopped"
-		case s.Options.Budget > 0 && s.spent >= s.Options.Budget.Seconds():
-			s.out.Why = "budget spent"
-		case s.Options.MaxTrials > 0 && s.out.Measured >= s.Options.MaxTrials:
-			s.out.Why = "trial limit"
+	s.observe(Event{Kind: "start", Done: s.out.Known, Total: s.out.Known + s.schedule.left()})
+	var queue []job
+	for more := true; more || len(queue) > 0; {
+		for more && len(queue) <= deal {
+			jobs := s.schedule.next()
+			more = len(jobs) > 0
+			s.compiled.prefetch(ahead, jobs)
+			queue = append(queue, jobs...)
 		}
-		if s.out.Why != "" {
-			return nil
+		if len(queue) == 0 {
+			break
 		}
-		t, isNew, err := s.trial(hard, j)
-		if err != nil {
+		s.out.Left = s.schedule.left()
+		if s.out.Why = s.reason(ctx, 1-contestShare*min(1, float64(s.Options.Rounds))); s.out.Why != "" {
+			break
+		}
+		if err := s.measureJob(hard, queue[0]); err != nil {
 			return err
 		}
-		e := Event{Kind: "trial", Done: i + 1, Total: len(jobs), Trial: t, BestUS: s.improve(t), Spent: s.spent}
-		if !isNew {
-			e.Kind = "skip"
-			s.out.Known++
-		} else {
-			s.out.Measured++
+		queue = queue[1:]
+		if more && len(queue) <= deal {
+			for _, l := range s.schedule.lists {
+				s.schedule.learn(l, s.Plan, s.out.Device)
+			}
 		}
-		s.observe(e)
 	}
-	s.out.Left, s.out.Why = 0, "all candidates measured"
+	s.out.Left = s.schedule.left()
+	why := "all candidates measured"
+	if s.out.Left > 0 {
+		why = "nothing better is likely"
+	}
+	if s.out.Why == "" || s.out.Why == "budget spent" {
+		s.out.Why = cmp.Or(s.out.Why, why)
+		return s.contests(ctx, hard)
+	}
+	return nil
+}
+
+// reason says why a run ends now; empty: it goes on. share is the part of the budget that may be spent by now.
+func (s *session) reason(ctx context.Context, share float64) string {
+	switch {
+	case ctx.Err() != nil:
+		return "stopped"
+	case s.Options.Budget > 0 && s.spent >= share*s.Options.Budget.Seconds():
+		return "budget spent"
+	case s.Options.MaxTrials > 0 && s.out.Measured >= s.Options.MaxTrials:
+		return "trial limit"
+	}
+	return ""
+}
+
+func (s *session) measureJob(ctx context.Context, j job) error {
+	start := time.Now()
+	t, err := s.trial(ctx, j)
+	if err != nil {
+		return err
+	}
+	s.schedule.done(j, t, time.Since(start))
+	s.out.Measured++
+	s.observe(Event{Kind: "trial", Done: s.out.Known + s.out.Measured, Total: s.out.Known + s.out.Measured + s.schedule.left(),
+		Trial: t, BestUS: j.list.best})
 	return nil
 }
 
@@ -91,19 +123,17 @@ func (s *session) observe(e Event) {
 	}
 }
 
-// trial measures one job and stores it, or finds it stored.
-func (s *session) trial(ctx context.Context, j job) (store.Trial, bool, error) {
+// trial measures one job and stores it.
+func (s *session) trial(ctx context.Context, j job) (store.Trial, error) {
 	src, err := j.source()
 	if err != nil {
-		return store.Trial{}, false, err
+		return store.Trial{}, err
 	}
+	c := j.candidate()
 	t := store.Trial{
-		Run: s.run, Environment: s.env.ID(), Spec: s.Spec.Name, Family: string(j.work), Candidate: j.candidate,
-		Context: j.workload.Context, Batch: j.workload.Batch, SourceHash: src.Hash, L2: "cold", Default: j.isDefault,
-		SharedBytes: j.candidate.Geometry.DynamicShared, Started: time.Now().UTC(),
-	}
-	if s.known[t.ID()] {
-		return t, false, nil
+		Run: s.run, Environment: s.env.ID(), Spec: s.Spec.Name, Family: string(j.list.work), Candidate: c,
+		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: "cold", Default: j.index == 0,
+		SharedBytes: c.Geometry.DynamicShared, Started: time.Now().UTC(),
 	}
 	m, err := s.compiled.get(ctx, src)
 	var refused *nvrtc.CompileError
@@ -111,34 +141,39 @@ func (s *session) trial(ctx context.Context, j job) (store.Trial, bool, error) {
 	case errors.As(err, &refused):
 		t.Class, t.Message = store.CompileError, refused.Error()
 	case err != nil:
-		return t, false, err
+		return t, err
 	default:
 		if err := s.measureModule(ctx, j, m, &t); err != nil {
-			return t, false, err
+			return t, err
 		}
 	}
 	t.Seconds = time.Since(t.Started).Seconds()
 	s.spent += t.Seconds
-	isNew, err := s.DB.Put(ctx, t)
-	return t, isNew, err
+	_, err = s.DB.Put(ctx, t)
+	return t, err
+}
+
+func imageOf(c plan.Candidate, m *nvrtc.Module) []byte {
+	if c.Arch == plan.PortableArch {
+		return m.PTX // as it will be deployed: the driver compiles it
+	}
+	return m.Cubin
 }
 
 func (s *session) measureModule(ctx context.Context, j job, m *nvrtc.Module, t *store.Trial) error {
-	image := m.Cubin
-	if j.candidate.Arch == plan.PortableArch {
-		image = m.PTX // as it will be deployed: the driver compiles it
-	}
+	image := imageOf(j.candidate(), m)
 	t.CubinHash = hashOf(image)
 	t.Registers, t.SpillBytes = m.Resources.Registers, m.Resources.SpillStores+m.Resources.SpillLoads
 	t.SharedBytes += m.Resources.StaticShared
 	resp, err := s.Host.Do(ctx, measure.Request{
-		Spec: *s.Spec, Work: j.work, Workload: j.workload, Candidate: j.candidate, Image: image,
-		BestUS: s.best[j.point()], CheckSeed: uint64(time.Now().UnixNano()),
+		Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(), Image: image,
+		BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()),
 	})
 	if err != nil {
 		return err
 	}
 	t.Class, t.Message, t.MaxError, t.Bound, t.Samples = store.Class(resp.Class), resp.Message, resp.MaxError, resp.Bound, resp.Samples
+	t.Conditions = resp.Conditions
 	if len(t.Samples) > 0 {
 		sum := measure.Summarise(t.Samples)
 		t.MedianUS, t.LoUS, t.HiUS = sum.Median, sum.Lo, sum.Hi

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvml"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -29,6 +31,9 @@ type Checked struct {
 type Child struct {
 	Open  func() (device.Device, error)
 	Check Check
+	// Watch reads the GPU's clocks and throttle reasons; nil where NVML is not to be had. Pause is how long a throttled GPU is left alone.
+	Watch func() (nvml.Status, error)
+	Pause time.Duration
 	dev   device.Device
 	rig   *Rig
 }
@@ -112,9 +117,15 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	}
 	t := Usual
 	t.CutUS = 3 * req.BestUS
-	samples, class, err := rig.Time(step, t)
-	resp.Samples, resp.Class = samples, string(class)
-	return resp, err
+	if req.Samples > 0 {
+		t.Least, t.Most, t.CutUS = req.Samples, req.Samples, 0
+	}
+	return resp, c.window(ctx, func() (err error) {
+		var class store.Class
+		resp.Samples, class, err = rig.Time(step, t)
+		resp.Class = string(class)
+		return err
+	}, &resp.Conditions)
 }
 
 // rigFor keeps the buffers of the last workload, for trials come in runs of the same one.

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
@@ -33,6 +34,7 @@ type Request struct {
 	BestUS    float64        `json:"best_us"`    // 0: none yet; a candidate over 3 times this is cut
 	CheckSeed uint64         `json:"check_seed"` // fresh inputs for the check
 	SkipCheck bool           `json:"skip_check"` // leaders that were checked already
+	Samples   int            `json:"samples"`    // exactly so many samples; 0: until the interval is tight
 }
 
 // Response is the child's answer, one line of JSON on its standard output. The first line after its start is a Hello.
@@ -42,6 +44,8 @@ type Response struct {
 	MaxError float64   `json:"max_error"`
 	Bound    float64   `json:"bound"`
 	Samples  []float64 `json:"samples"` // microseconds
+
+	Conditions store.Conditions `json:"conditions"`
 }
 
 // Hello introduces the child.

@@ -37,6 +37,9 @@ func (r *Rig) Time(s *Step, t Timing) (samples []float64, class store.Class, err
 		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, g.destroy()) }()
+	if _, err := g.sample(); err != nil { // the first replay of a graph uploads it
+		return nil, "", err
+	}
 	start := time.Now()
 	for len(samples) < t.Most {
 		us, err := g.sample()

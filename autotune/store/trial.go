@@ -55,6 +55,7 @@ type Trial struct {
 	Started     time.Time      `json:"started"`
 	Seconds     float64        `json:"seconds"`
 	Conditions  Conditions     `json:"conditions"`
+	Windows     []Window       `json:"windows,omitempty"` // measured again beside others
 }
 
 // Conditions are the state of the GPU while a trial's windows were measured, from NVML where there is one. Zero: not known.
@@ -171,7 +172,25 @@ func (db *DB) Trials(ctx context.Context, f Filter) ([]Trial, error) {
 		}
 		trials = append(trials, t)
 	}
-	return trials, db.explain("read trials", rows.Err())
+	if err := rows.Err(); err != nil {
+		return nil, db.explain("read trials", err)
+	}
+	return trials, db.attachWindows(ctx, trials, f)
+}
+
+func (db *DB) attachWindows(ctx context.Context, trials []Trial, f Filter) error {
+	windows, err := db.Windows(ctx, f.Spec, f.Environment)
+	if err != nil || len(windows) == 0 {
+		return err
+	}
+	of := map[string][]Window{}
+	for _, w := range windows {
+		of[w.Trial] = append(of[w.Trial], w)
+	}
+	for i := range trials {
+		trials[i].Windows = of[trials[i].ID()]
+	}
+	return nil
 }
 
 func (t *Trial) decode(candidate, samples, started, conditions string) error {

@@ -14,11 +14,13 @@ import (
 
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/devices"
 	"github.com/kvloom/kvloom/internal/version"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvml"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -32,6 +34,9 @@ type TuneCmd struct {
 	Seed      uint64        `default:"1" help:"Seed of the search order."`
 	Only      []string      `help:"Families to tune: page_summary, page_score, page_select, page_attend, dense."`
 	Out       string        `help:"Bundle to write; default MODEL.kvb."`
+	Strategy  string        `default:"default" help:"Search of spaces beyond 64 candidates: default, random, local, model, exhaustive."`
+	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
+	Wait      time.Duration `help:"Wait so long for another tuner of the same GPU; default: refuse at once."`
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 }
@@ -46,14 +51,26 @@ func (c *TuneCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
+	strategy, err := search.Named(c.Strategy)
+	if err != nil {
+		return fmt.Errorf("--strategy: %w", err)
+	}
 	if strings.HasPrefix(c.Device, "sim") {
 		return errors.New("tune --device sim: the simulator executes kernels but measures no times; tune on a GPU, or check with kvloom verify --device sim")
 	}
 	host := &measure.Host{Timeout: 60 * time.Second, Command: childCommand(c.Device)}
 	defer host.Close()
-	if _, err := host.Info(ctx); err != nil { // before anything is written
+	info, err := host.Info(ctx)
+	if err != nil { // before anything is written
 		return err
 	}
+	lock, err := store.LockDevice(ctx, store.LockFolder(), info.UUID, "kvloom tune "+spec.Name, c.Wait, func(busy *store.BusyError) {
+		fmt.Fprintf(ctx.Stderr, "waiting up to %v: %v\n", c.Wait, busy)
+	})
+	if err != nil {
+		return err
+	}
+	defer lock.Release() //nolint:errcheck // the process ends
 	compiler, err := nvrtc.Open()
 	if err != nil {
 		return err
@@ -68,7 +85,8 @@ func (c *TuneCmd) Run(ctx *Context) error {
 	t := &autotune.Tuner{
 		Spec: spec, Plan: plan.New(spec, target), Compile: autotune.CompileWith(compiler), NVRTC: compiler.Version(), Generator: version.String(),
 		Host: host, DB: db, Observe: progress.observe,
-		Options: autotune.Options{Budget: c.Budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: works, Workers: max(1, runtime.NumCPU()-1)},
+		Options: autotune.Options{Budget: c.Budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: works, Workers: max(1, runtime.NumCPU()-1),
+			Strategy: strategy, Evaluations: 300, Target: c.Target, Rounds: autotune.DefaultRounds},
 	}
 	soft, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
@@ -158,7 +176,8 @@ type MeasureChildCmd struct {
 
 // Run serves requests until standard input ends.
 func (c *MeasureChildCmd) Run(ctx *Context) error {
-	child := &measure.Child{Check: autotune.Check, Open: func() (device.Device, error) {
+	child := &measure.Child{Check: autotune.Check, Pause: 500 * time.Millisecond}
+	child.Open = func() (device.Device, error) {
 		dev, err := devices.Open(c.Device)
 		if err != nil {
 			return nil, err
@@ -166,7 +185,10 @@ func (c *MeasureChildCmd) Run(ctx *Context) error {
 		if dev.Info().Backend != "cuda" {
 			return nil, fmt.Errorf("tuning measures times, which a simulator cannot; this is %s; run on a machine with a GPU", dev.Why)
 		}
+		if library, err := nvml.Open(); err == nil { // without it clocks are not known, and doctor says why
+			child.Watch = func() (nvml.Status, error) { return library.ByUUID(dev.Info().UUID) }
+		}
 		return dev.Device, nil
-	}}
+	}
 	return child.Serve(ctx, os.Stdin, os.Stdout)
 }

@@ -1,0 +1,121 @@
+package autotune
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+)
+
+// A GPU that gets 4 % slower with every window: measured one after the other the default, which came first, looks faster than one that takes
+// a tenth less; measured in turn it does not. Stopped in the middle, the contest goes on where it was.
+func TestContestSeesThroughDrift(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trials.db")
+	start := func() *Tuner {
+		tuner := testTuner(t, path, "drift")
+		tuner.Options.Rounds = DefaultRounds
+		tuner.Options.Works = tuner.Options.Works[:1]
+		tuner.Spec.Workloads = tuner.Spec.Workloads[:1]
+		for i, warps := range []int{100, 98, 102, 90} {
+			tuner.Plan.Families[0].Candidates[i].Params[0].Value = warps
+		}
+		return tuner
+	}
+	tuner := start()
+	windows := 0
+	tuner.Observe = func(e Event) {
+		if e.Kind == "contest" {
+			windows++
+		}
+	}
+	out, err := tuner.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tuner.Host.Close()
+	trials, err := tuner.DB.Trials(t.Context(), store.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Choose(trials)[0]
+	if windows == 0 || out.Contests != 1 {
+		t.Fatalf("%d windows, %d contests: %+v", windows, out.Contests, out)
+	}
+	if got := c.Best.Candidate.Param("warps"); got != 90 {
+		t.Errorf("chose %d, want 90, which is the fastest but was measured last; %d tied", got, c.Tied)
+	}
+	leaders := leadersOf(trials)
+	want := windows
+	windows = 0
+	again := start()
+	again.Observe = tuner.Observe
+	if _, err := again.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if windows != 0 {
+		t.Errorf("%d windows of a contest of %d leaders and %d windows that was over", windows, len(leaders), want)
+	}
+}
+
+func TestContested(t *testing.T) {
+	at := time.Unix(1700000000, 0)
+	mk := func(warps int, us float64, isDefault bool, rounds ...[]float64) store.Trial {
+		tr := store.Trial{Family: "page_score", Class: store.OK, LoUS: us, MedianUS: us, HiUS: us, Samples: []float64{us}, Default: isDefault,
+			Candidate: plan.Candidate{Form: plan.Portable, Params: []plan.Param{{Name: "warps", Value: warps}}}}
+		for i, samples := range rounds {
+			tr.Windows = append(tr.Windows, store.Window{Contest: "c", Round: i, Samples: samples, Started: at})
+		}
+		return tr
+	}
+	rounds := func(us float64, n int) (all [][]float64) {
+		for i := range n {
+			all = append(all, []float64{us * (1 + 0.1*float64(i))})
+		}
+		return all
+	}
+	failing := rounds(1, 10)
+	failing[4] = []float64{}
+	tests := []struct {
+		name, reason string
+		trials       []store.Trial
+		want, tied   int
+	}{
+		{"contest decides", "the windows measured in turn count, not the first ones", []store.Trial{mk(4, 9, false, rounds(10, 10)...), mk(2, 10, true, rounds(9, 10)...)}, 2, 1},
+		{"tie below what matters", "a sure 0.3 % is a tie, and the default wins it", []store.Trial{mk(4, 9, false, rounds(10, 10)...), mk(2, 10, true, rounds(10.03, 10)...)}, 2, 2},
+		{"too few rounds to be sure", "two rounds prove nothing: tied", []store.Trial{mk(4, 9, false, rounds(9, 2)...), mk(2, 10, true, rounds(10, 2)...)}, 2, 2},
+		{"one round is none", "it falls back on the intervals", []store.Trial{mk(4, 9, false, rounds(10, 1)...), mk(2, 10, true, rounds(9, 1)...)}, 4, 1},
+		{"failed in the contest", "a leader that fails when measured again is no choice", []store.Trial{mk(8, 1, false, failing...), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 4, 1},
+		{"others stay out", "a trial that was not in the contest does not win by its first window", []store.Trial{mk(8, 1, false), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 4, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Choose(tt.trials)[0]
+			if got := c.Best.Candidate.Param("warps"); got != tt.want || c.Tied != tt.tied {
+				t.Errorf("warps %d, %d tied; want %d, %d: %s", got, c.Tied, tt.want, tt.tied, tt.reason)
+			}
+			if c.Default.Candidate.Param("warps") != 2 {
+				t.Errorf("default is %d", c.Default.Candidate.Param("warps"))
+			}
+		})
+	}
+}
+
+// Leaders are few, and the default is one of them however slow it is.
+func TestLeaders(t *testing.T) {
+	var trials []store.Trial
+	for i := range 20 {
+		us := 10 + 0.01*float64(i)
+		trials = append(trials, store.Trial{Class: store.OK, MedianUS: us, LoUS: us, HiUS: us, Candidate: plan.Candidate{Key: fmt.Sprint(i)}})
+	}
+	trials = append(trials, store.Trial{Class: store.OK, MedianUS: 20, LoUS: 20, HiUS: 20, Default: true}, store.Trial{Class: store.Wrong, MedianUS: 1})
+	leaders := leadersOf(trials)
+	if len(leaders) != leadersMost+1 || !leaders[leadersMost].Default || leaders[0].MedianUS != 10 {
+		t.Errorf("%d leaders, the first %g us, the last the default: %v", len(leaders), leaders[0].MedianUS, leaders[len(leaders)-1].Default)
+	}
+	if len(leaders) > 0 && contestID(leaders) != contestID([]store.Trial{leaders[5], leaders[0], leaders[1], leaders[2], leaders[3], leaders[4]}) {
+		t.Error("the order of leaders changes the contest")
+	}
+}

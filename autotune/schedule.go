@@ -1,0 +1,210 @@
+package autotune
+
+import (
+	"time"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// deal is how many candidates of one work and workload follow each other: each change of workload makes the child build its buffers
+// anew, and compile workers need something to do ahead of the measuring.
+const deal = 8
+
+// decodeShare weighs a work's microseconds in a decode step. Summaries are built once a page and prompt, dense attention serves only
+// short contexts.
+var decodeShare = map[measure.Work]float64{
+	measure.Work(plan.PageSummary): 1.0 / 64, measure.Work(plan.PageScore): 1, measure.Work(plan.PageSelect): 1,
+	measure.Work(plan.PageAttend): 1, measure.Dense: 1.0 / 4,
+}
+
+// job is one trial to come.
+type job struct {
+	list  *list
+	index int // of the candidate
+}
+
+// source renders a job's candidate; a candidate of the plan that does not render is a broken invariant of the templates.
+func (j job) source() (render.Source, error) { return render.Candidate(j.candidate()) }
+
+func (j job) candidate() plan.Candidate { return j.list.candidates[j.index] }
+
+// list is one work and workload with the search over its candidates.
+type list struct {
+	work       measure.Work
+	workload   specs.Workload
+	candidates []plan.Candidate
+	space      *search.Space
+	run        search.Run
+	trials     []store.Trial // told so far, this run's and earlier ones
+	best       float64       // microseconds; 0: none
+	seconds    float64       // measuring time of this run
+	measured   int           // in this run
+	waiting    int           // asked for and not told
+	dealt      bool
+	exhausted  bool
+}
+
+func (l *list) point() string { return pointName(l.work, l.workload) }
+
+// schedule deals trials of all lists: the default of each first, then whatever promises most.
+type schedule struct {
+	lists   []*list
+	options Options
+}
+
+func newSchedule(t *Tuner, dev device.Info, known []store.Trial) (*schedule, error) {
+	strategy := t.Options.Strategy
+	if strategy == nil {
+		strategy = search.Default{}
+	}
+	works := t.Options.Works
+	if len(works) == 0 {
+		works = measure.Works
+	}
+	s := &schedule{options: t.Options}
+	for _, w := range t.Spec.Workloads {
+		for _, work := range works {
+			l := &list{work: work, workload: w, candidates: t.Plan.Of(work.Family()).Candidates}
+			l.space = SpaceOf(t.Plan, work, w, dev, known)
+			l.run = strategy.Start(l.space, t.Options.Seed)
+			at := map[string]int{}
+			for i, c := range l.candidates {
+				at[kernelOf(c)] = i
+			}
+			for _, tr := range known {
+				if i, ok := at[kernelOf(tr.Candidate)]; ok && workOf(tr) == work && workloadOf(tr) == w {
+					l.tell(i, tr)
+				}
+			}
+			s.lists = append(s.lists, l)
+		}
+	}
+	return s, nil
+}
+
+// tell passes a finished trial on to the search.
+func (l *list) tell(i int, t store.Trial) {
+	r := search.Result{Point: i, US: t.MedianUS, OK: t.Class == store.OK || t.Class == store.Cut}
+	l.run.Tell(r)
+	l.trials = append(l.trials, t)
+	if t.Class == store.OK && (l.best == 0 || t.MedianUS < l.best) {
+		l.best = t.MedianUS
+	}
+}
+
+// next returns trials of one list, or none when every search has come to its end.
+func (s *schedule) next() []job {
+	for _, l := range s.lists { // the default of everything, so that a short budget has seen it
+		if l.dealt || len(l.trials) > 0 {
+			continue
+		}
+		l.dealt = true
+		if jobs := s.ask(l, 1); len(jobs) > 0 {
+			return jobs
+		}
+	}
+	for {
+		l := s.worthiest()
+		if l == nil {
+			return nil
+		}
+		if jobs := s.ask(l, deal); len(jobs) > 0 {
+			return jobs
+		}
+		l.exhausted = true
+	}
+}
+
+func (s *schedule) ask(l *list, n int) (jobs []job) {
+	for len(jobs) < n && !s.enough(l, len(jobs)) {
+		i, ok := l.run.Next()
+		if !ok {
+			break
+		}
+		jobs = append(jobs, job{list: l, index: i})
+	}
+	l.waiting += len(jobs)
+	return jobs
+}
+
+// enough says that a search has had its evaluations, or that nothing much better is likely to be left. The default strategy measures
+// small spaces whole, so that neither ends it early there.
+func (s *schedule) enough(l *list, more int) bool {
+	if len(l.candidates) <= search.Exhaustive {
+		return false
+	}
+	n := len(l.trials) + l.waiting + more
+	if s.options.Evaluations > 0 && n >= s.options.Evaluations {
+		return true
+	}
+	return s.options.Target > 0 && n >= leastEvaluations && more == 0 && l.run.Promise(s.options.Target) < targetChance
+}
+
+const (
+	leastEvaluations = 24
+	targetChance     = 0.05
+)
+
+// worthiest is the list whose next trial is expected to take most off a decode step, a second of measuring: the expected share of its
+// best time, weighed by what the work is of its workload's step. Lists with trials under way wait for them as long as others do not.
+func (s *schedule) worthiest() *list {
+	step := map[specs.Workload]float64{}
+	for _, l := range s.lists {
+		step[l.workload] += decodeShare[l.work] * l.best
+	}
+	var top *list
+	topWorth := -1.0
+	for _, l := range s.lists {
+		if l.exhausted {
+			continue
+		}
+		share := 1.0 // a list without a right candidate needs one before all else
+		if l.best > 0 {
+			share = decodeShare[l.work] * l.best / step[l.workload]
+		}
+		seconds := 0.2
+		if l.measured > 0 {
+			seconds = l.seconds / float64(l.measured)
+		}
+		left := float64(len(l.candidates)-len(l.trials)-l.waiting) / float64(len(l.candidates)+1)
+		worth := share * (l.run.Gain() + 1e-4*left) / max(seconds, 0.01) / float64(1+l.waiting)
+		if worth > topWorth {
+			top, topWorth = l, worth
+		}
+	}
+	return top
+}
+
+// left counts the candidates that nobody has measured.
+func (s *schedule) left() (n int) {
+	for _, l := range s.lists {
+		n += len(l.candidates) - len(l.trials)
+	}
+	return n
+}
+
+// done takes a measured trial of a job into account.
+func (s *schedule) done(j job, t store.Trial, spent time.Duration) {
+	l := j.list
+	l.waiting--
+	l.measured++
+	l.seconds += spent.Seconds()
+	l.tell(j.index, t)
+}
+
+// learn makes the guesses of one list anew from what all lists have measured.
+func (s *schedule) learn(l *list, p *plan.Plan, dev device.Info) {
+	var trials []store.Trial
+	for _, other := range s.lists {
+		if other.work == l.work && other != l {
+			trials = append(trials, other.trials...)
+		}
+	}
+	copy(l.space.Prior, SpaceOf(p, l.work, l.workload, dev, trials).Prior)
+}

@@ -1,0 +1,48 @@
+package search
+
+import "math/rand/v2"
+
+// Whole measures everything in plan order.
+type Whole struct{}
+
+// Name is how a command line spells it.
+func (Whole) Name() string { return "exhaustive" }
+
+// Start begins a run.
+func (Whole) Start(s *Space, _ uint64) Run {
+	order := make([]int, len(s.Points))
+	for i := range order {
+		order[i] = i
+	}
+	return &listed{newSeen(s), append(append([]int{}, s.Start...), order...)}
+}
+
+// Random measures the default, then the rest in an order from the seed. It knows nothing of the space: others are held against it.
+type Random struct{}
+
+// Name is how a command line spells it.
+func (Random) Name() string { return "random" }
+
+// Start begins a run.
+func (Random) Start(s *Space, seed uint64) Run {
+	return &listed{newSeen(s), shuffled(len(s.Points), seed)}
+}
+
+// shuffled is 0, then the others in random order.
+func shuffled(n int, seed uint64) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	r := rand.New(rand.NewPCG(seed, uint64(n)))
+	r.Shuffle(max(n-1, 0), func(i, j int) { order[i+1], order[j+1] = order[j+1], order[i+1] })
+	return order
+}
+
+// listed follows a list.
+type listed struct {
+	seen
+	order []int
+}
+
+func (l *listed) Next() (int, bool) { return l.first(l.order) }
