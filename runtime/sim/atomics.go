@@ -63,14 +63,13 @@ func (c *lowering) atomic(result bool) step {
 				if swap != nil {
 					x = w.lane(swap[k], i)
 				}
-				old, changed := modify(p, size, func(old uint64) uint64 { return f(old, v, x) })
+				old, changed := modify(unsafe.Add(p, k*size), size, func(old uint64) uint64 { return f(old, v, x) })
 				if changed {
 					w.effect = true
 				}
 				if dst != nil {
 					w.set(dst[k], i, old)
 				}
-				p = unsafe.Add(p, size)
 			}
 		}
 	}

@@ -327,9 +327,8 @@ func (c *lowering) storeAsync() step {
 			if p == nil {
 				return
 			}
-			for _, s := range src {
-				store(p, size, w.lane(s, i))
-				p = unsafe.Add(p, size)
+			for k, s := range src {
+				store(unsafe.Add(p, k*size), size, w.lane(s, i))
 			}
 			w.bulkCopied(i, &a, addr, nil, 0, a.size, w.signalOf(&bar, i, -1, true))
 			if !w.bulkSignal(&bar, i, -1, size*n) {

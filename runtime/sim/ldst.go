@@ -44,9 +44,8 @@ func lowerLd(c *lowering) step {
 			if p == nil {
 				return
 			}
-			for _, d := range dst {
-				w.set(d, i, extendTo(d, t, load(p, size)))
-				p = unsafe.Add(p, size)
+			for k, d := range dst {
+				w.set(d, i, extendTo(d, t, load(unsafe.Add(p, k*size), size)))
 			}
 		}
 	}
@@ -105,18 +104,17 @@ func strongLoad(a access, dst []operand, t ptx.Type, size int) step {
 			if p == nil {
 				return
 			}
-			for _, d := range dst {
+			for k, d := range dst {
 				var v uint64
-				switch size {
+				switch e := unsafe.Add(p, k*size); size {
 				case 4:
-					v = uint64(atomic.LoadUint32((*uint32)(p)))
+					v = uint64(atomic.LoadUint32((*uint32)(e)))
 				case 8:
-					v = atomic.LoadUint64((*uint64)(p))
+					v = atomic.LoadUint64((*uint64)(e))
 				default:
-					v = load(p, size)
+					v = load(e, size)
 				}
 				w.set(d, i, extendTo(d, t, v))
-				p = unsafe.Add(p, size)
 			}
 		}
 	}
@@ -213,17 +211,16 @@ func lowerSt(c *lowering) step {
 			if p == nil {
 				return
 			}
-			for _, s := range src {
+			for k, s := range src {
 				v := w.lane(s, i)
-				switch {
+				switch e := unsafe.Add(p, k*size); {
 				case strong && size == 4:
-					atomic.StoreUint32((*uint32)(p), uint32(v))
+					atomic.StoreUint32((*uint32)(e), uint32(v))
 				case strong && size == 8:
-					atomic.StoreUint64((*uint64)(p), v)
+					atomic.StoreUint64((*uint64)(e), v)
 				default:
-					store(p, size, v)
+					store(e, size, v)
 				}
-				p = unsafe.Add(p, size)
 			}
 		}
 	}
