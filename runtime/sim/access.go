@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math/bits"
 	"unsafe"
 
 	"github.com/kvloom/kvloom/runtime/sim/ptx"
@@ -278,12 +277,4 @@ func (c *lowering) elements(o ptx.Operand, n int, t ptx.Type, dest bool) []opera
 		}
 	}
 	return out
-}
-
-func lanesOf(m uint32, f func(i int) bool) {
-	for ; m != 0; m &= m - 1 {
-		if !f(bits.TrailingZeros32(m) & 31) {
-			return
-		}
-	}
 }

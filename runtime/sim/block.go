@@ -39,7 +39,6 @@ type unit struct {
 	wgmma    *wgmmaScratch
 	counters Counters
 	order    []int32 // of warps, where the schedule is random
-	rounds   int64
 }
 
 // block is one thread block.

@@ -229,9 +229,8 @@ type bitset []uint64
 
 func newBitset(n int) bitset { return make(bitset, (n+63)/64) }
 
-func (b bitset) has(i int32) bool { return b[i/64]>>(i%64)&1 != 0 }
-func (b bitset) add(i int32)      { b[i/64] |= 1 << (i % 64) }
-func (b bitset) remove(i int32)   { b[i/64] &^= 1 << (i % 64) }
+func (b bitset) add(i int32)    { b[i/64] |= 1 << (i % 64) }
+func (b bitset) remove(i int32) { b[i/64] &^= 1 << (i % 64) }
 
 // orNot adds x without y and reports a change.
 func (b bitset) orNot(x, y bitset) bool {

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"math"
-
 	"github.com/kvloom/kvloom/runtime/sim/num"
 )
 
@@ -146,5 +144,3 @@ func (c *lowering) smallUn(t string, ftz bool, f func(float64) float64) step {
 	}
 	return c.un(t, one, nil)
 }
-
-var _ = math.Pi

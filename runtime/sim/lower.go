@@ -35,18 +35,17 @@ type step = func(w *warp, m uint32)
 
 // lowering turns one PTX function into a kernel.
 type lowering struct {
-	mod      *Module
-	fn       *ptx.Func
-	k        *kernel
-	locs     []loc
-	const32  map[uint32]slot
-	const64  map[uint64]slot
-	special  map[string]operand
-	vars     map[string]place
-	in       *ptx.Instr
-	out      *inst
-	mods     []string // modifiers of in that nothing has asked for yet
-	unsolved []ptx.Var
+	mod     *Module
+	fn      *ptx.Func
+	k       *kernel
+	locs    []loc
+	const32 map[uint32]slot
+	const64 map[uint64]slot
+	special map[string]operand
+	vars    map[string]place
+	in      *ptx.Instr
+	out     *inst
+	mods    []string // modifiers of in that nothing has asked for yet
 }
 
 // loc is where a virtual register lives.

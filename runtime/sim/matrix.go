@@ -1,7 +1,5 @@
 package sim
 
-import "unsafe"
-
 var _ = register(map[string]func(c *lowering) step{"ldmatrix": lowerLdmatrix, "stmatrix": lowerStmatrix, "movmatrix": lowerMovmatrix})
 
 // matrices takes .x1, .x2 or .x4.
@@ -24,10 +22,7 @@ func (w *warp) full(m uint32) bool {
 		return true
 	}
 	if m == w.mask && w.live == allLanes {
-		if w.gather(allLanes) {
-			return true
-		}
-		return false
+		return w.gather(allLanes)
 	}
 	w.failf(firstLane(m), kindDivergence, "a matrix instruction needs all 32 lanes; only %#08x are here", m)
 	return false
@@ -144,5 +139,3 @@ func lowerMovmatrix(c *lowering) step {
 		}
 	}
 }
-
-var _ = unsafe.Pointer(nil)

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math/bits"
-	"unsafe"
 
 	"github.com/kvloom/kvloom/runtime/sim/ptx"
 )
@@ -247,5 +246,3 @@ func (c *lowering) asyncArrive() step {
 		arrive(w, m)
 	}
 }
-
-var _ = unsafe.Pointer(nil)

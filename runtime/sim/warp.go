@@ -27,24 +27,22 @@ const (
 
 // inst is one lowered instruction.
 type inst struct {
-	run      func(w *warp, m uint32)
-	guard    int32 // predicate slot, or -1
-	negated  bool
-	kind     kind
-	spin     bool  // a back edge of a loop that polls memory: give other warps a turn
-	target   int32 // of a branch
-	join     int32 // immediate post-dominator of a branch, or -1: the exit
-	class    class
-	index    slot // of brx.idx
-	targets  []int32
-	src      int32 // index of the instruction in the PTX function
-	uses     []regUse
-	defs     []regUse
-	addrs    []regUse // part of uses: what forms addresses
-	stores   bool     // writes its other uses to memory
-	carry    carry    // of undefined values
-	group    Group
-	instance int32 // which inlined copy of a function; 0: the kernel itself
+	run     func(w *warp, m uint32)
+	guard   int32 // predicate slot, or -1
+	negated bool
+	kind    kind
+	spin    bool  // a back edge of a loop that polls memory: give other warps a turn
+	target  int32 // of a branch
+	join    int32 // immediate post-dominator of a branch, or -1: the exit
+	index   slot  // of brx.idx
+	targets []int32
+	src     int32 // index of the instruction in the PTX function
+	uses    []regUse
+	defs    []regUse
+	addrs   []regUse // part of uses: what forms addresses
+	stores  bool     // writes its other uses to memory
+	carry   carry    // of undefined values
+	group   Group
 }
 
 // entry is a group of lanes that waits on the warp's reconvergence stack.
