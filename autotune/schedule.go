@@ -12,9 +12,9 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// deal is how many candidates of one work and workload follow each other: each change of workload makes the child build its buffers
+// Deal is how many candidates of one work and workload follow each other: each change of workload makes the child build its buffers
 // anew, and compile workers need something to do ahead of the measuring.
-const deal = 8
+const Deal = 8
 
 // decodeShare weighs a work's microseconds in a decode step. Summaries are built once a page and prompt, dense attention serves only
 // short contexts.
@@ -114,7 +114,7 @@ func (s *schedule) next() []job {
 		if l == nil {
 			return nil
 		}
-		if jobs := s.ask(l, deal); len(jobs) > 0 {
+		if jobs := s.ask(l, Deal); len(jobs) > 0 {
 			return jobs
 		}
 		l.exhausted = true

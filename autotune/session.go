@@ -55,7 +55,7 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 	s.observe(Event{Kind: "start", Done: s.out.Known, Total: s.out.Known + s.schedule.left()})
 	var queue []job
 	for more := true; more || len(queue) > 0; {
-		for more && len(queue) <= deal {
+		for more && len(queue) <= Deal {
 			jobs := s.schedule.next()
 			more = len(jobs) > 0
 			s.compiled.prefetch(ahead, jobs)
@@ -72,7 +72,7 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 			return err
 		}
 		queue = queue[1:]
-		if more && len(queue) <= deal {
+		if more && len(queue) <= Deal {
 			for _, l := range s.schedule.lists {
 				s.schedule.learn(l, s.Plan, s.out.Device)
 			}

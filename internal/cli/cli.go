@@ -26,6 +26,7 @@ type verbs struct {
 	Bench  BenchCmd  `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
 	DB     DBCmd     `cmd:"" name:"db" help:"Read a trial database."`
 	Audit  AuditCmd  `cmd:"" help:"Check what DropKV's guarantee rests on, on given keys, values and queries."`
+	Lab    LabCmd    `cmd:"" help:"Measure search strategies against recorded sweeps, without a GPU."`
 	Demo   DemoCmd   `cmd:"" help:"Run the main job for one model, from spec to result."`
 	Doctor DoctorCmd `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`
 

@@ -27,7 +27,7 @@ func command(t *testing.T, args ...string) string {
 }
 
 // testDB is a database of trials of today's page_score candidates of smollm2-135m, faster with each; scale multiplies the times.
-func testDB(t *testing.T, scale float64) string {
+func testDB(t *testing.T, scale float64, n ...int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trials.db")
 	db, err := store.Create(t.Context(), path)
@@ -45,12 +45,16 @@ func testDB(t *testing.T, scale float64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, c := range plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageScore).Candidates[:6] {
+	candidates := plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageScore).Candidates
+	if len(n) == 0 {
+		candidates = candidates[:6] // else all
+	}
+	for i, c := range candidates {
 		src, err := render.Candidate(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		us := scale * (10 - float64(i))
+		us := scale * (10 - float64(i)*5/float64(len(candidates)-1))
 		tr := store.Trial{Run: run, Environment: env.ID(), Spec: spec.Name, Family: "page_score", Candidate: c, Context: 1024, Batch: 1, SourceHash: src.Hash,
 			Class: store.OK, L2: "cold", Samples: []float64{us, us * 1.001, us * 0.999, us * 1.002, us * 0.998, us, us}, MedianUS: us, LoUS: us * 0.998, HiUS: us * 1.002,
 			Default: i == 0, Registers: 96, Started: time.Unix(int64(i), 0), Seconds: 0.5}

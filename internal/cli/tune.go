@@ -101,13 +101,9 @@ func (c *TuneCmd) Run(ctx *Context) error {
 func (c *TuneCmd) works() ([]measure.Work, error) {
 	var works []measure.Work
 	for _, name := range c.Only {
-		w := measure.Work(name)
-		known := false
-		for _, k := range measure.Works {
-			known = known || k == w
-		}
-		if !known {
-			return nil, fmt.Errorf("--only %s: families are page_summary, page_score, page_select, page_attend and dense", name)
+		w, err := workNamed(name)
+		if err != nil {
+			return nil, fmt.Errorf("--only %w", err)
 		}
 		works = append(works, w)
 	}
