@@ -15,8 +15,9 @@ type launch struct {
 	units                  uint64 // clusters, or blocks where there is no cluster
 	next                   atomic.Uint64
 	resident               atomic.Int64
-	limit                  int64 // units resident at once
-	progress               atomic.Int64
+	limit                  int64        // units resident at once
+	idle                   atomic.Int64 // workers of which nothing moves
+	workers                int64
 	abort                  atomic.Bool
 	fault                  atomic.Pointer[Fault]
 	budget                 atomic.Int64 // warp instructions left; see Config.InstructionLimit
@@ -195,7 +196,7 @@ func (u *unit) stopWith(f *Fault) progress {
 
 // spend takes instructions from the launch's limit.
 func (l *launch) spend(n int64) bool {
-	return l.set.limit == 0 || l.budget.Add(-n) >= 0
+	return l.budget.Add(-n) >= 0
 }
 
 // shuffle chooses an order of n warps, where the schedule asks for a random one.

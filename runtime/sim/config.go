@@ -19,11 +19,14 @@ type Config struct {
 	Sanitize bool
 	// Info overrides the device's attributes where not nil; Backend is always "sim".
 	Info *device.Info
-	// InstructionLimit ends a launch with an error after that many warp instructions; 0: none.
+	// InstructionLimit ends a launch with an error after that many warp instructions, instead of a hang; 0: DefaultLimit.
 	InstructionLimit int64
 	// Count collects Counters for every kernel.
 	Count bool
 }
+
+// DefaultLimit is the default InstructionLimit: minutes of work.
+const DefaultLimit = 1 << 33
 
 // h200 is what the simulator says it is.
 func h200() device.Info {
@@ -55,6 +58,9 @@ func (c Config) check() (settings, error) {
 	}
 	if c.InstructionLimit < 0 {
 		return s, fmt.Errorf("sim: instruction limit %d is negative", c.InstructionLimit)
+	}
+	if s.limit == 0 {
+		s.limit = DefaultLimit
 	}
 	if c.Info != nil {
 		s.info = *c.Info
