@@ -17,6 +17,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planPageSelect(s, t)
 	case PageAttend:
 		return planPageAttend(s, t)
+	case DropObserve:
+		return planDropObserve(s, t)
 	case DropScore:
 		return planDropScore(s, t)
 	}

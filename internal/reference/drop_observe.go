@@ -24,6 +24,18 @@ func (t DropTokens) Observe(q []float64, limit int, l Logits) Attention {
 	return out
 }
 
+// LogitNoise bounds the error that f32 may make in any of the logits that a query sees: of a sum of products, relative to their sizes
+// by dotNoise, and of the cap.
+func (t DropTokens) LogitNoise(q []float64, limit int, l Logits, dotNoise float64) float64 {
+	var largest float64
+	for j := range min(limit+1, t.N) {
+		if !t.Missing[j] {
+			largest = max(largest, absDot(q, t.Key(j)))
+		}
+	}
+	return (dotNoise+0x1p-23)*largest*l.Scale + 0x1p-21*l.Softcap
+}
+
 // smallestNorm is the squared norm below which a key has no direction: f32 holds it with fewer digits, or not at all.
 const smallestNorm = 0x1p-126
 

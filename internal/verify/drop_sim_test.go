@@ -96,3 +96,7 @@ func noSpills(t *testing.T, f plan.Family, shapes []dropShape) {
 func TestDropScoreOnSimulator(t *testing.T) { onDropShapes(t, plan.DropScore, dropShapes) }
 
 func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShapes) }
+
+func TestDropObserveOnSimulator(t *testing.T) { onDropShapes(t, plan.DropObserve, dropShapes) }
+
+func TestDropObserveResources(t *testing.T) { noSpills(t, plan.DropObserve, dropShapes) }
