@@ -42,6 +42,9 @@ func Variants() []Variant {
 	l.conversions()
 	l.warp()
 	l.matrices()
+	l.atomics()
+	l.loads()
+	l.warpgroups()
 	return l
 }
 
