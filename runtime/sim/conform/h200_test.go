@@ -3,6 +3,7 @@ package conform
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kvloom/kvloom/runtime/cuda"
@@ -60,10 +61,15 @@ func TestAgainstHardware(t *testing.T) {
 	}
 }
 
-// TestRecordHardware stores the answers of the GPU here, when KVLOOM_RECORD=1 asks for it.
+// TestRecordHardware stores the answers of the GPU here, when KVLOOM_RECORD=1 asks for it or names a file for them, and logs where the
+// simulator differs.
 func TestRecordHardware(t *testing.T) {
-	if os.Getenv("KVLOOM_RECORD") != "1" {
-		t.Skip("KVLOOM_RECORD=1 records the answers of the GPU")
+	file := os.Getenv("KVLOOM_RECORD")
+	switch file {
+	case "":
+		t.Skip("KVLOOM_RECORD=1, or =FILE, records the answers of the GPU")
+	case "1":
+		file = vectorFile
 	}
 	d, err := cuda.Open(0)
 	if err != nil {
@@ -78,13 +84,38 @@ func TestRecordHardware(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll("testdata", 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(vectorFile, data, 0o644); err != nil {
+	if err := os.WriteFile(file, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d answers of %s, %d bytes", len(v.Answers), v.Device, len(data))
+	t.Logf("%d answers of %s in %s, %d bytes", len(v.Answers), v.Device, file, len(data))
+	logDifferences(t, v)
+}
+
+// logDifferences lists the variants on which the simulator is not as good as the answers ask for.
+func logDifferences(t *testing.T, v *Vectors) {
+	t.Helper()
+	d, err := sim.New(sim.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for _, x := range Variants() {
+		want, ok, err := v.Of(&x)
+		if err != nil || !ok {
+			continue
+		}
+		got, err := x.Run(d)
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		if diff, err := x.Compare(d, want, got); diff != "" || err != nil {
+			t.Log(diff, err)
+		}
+	}
 }
 
 // TestVectors round-trips answers, and finds an answer that is wrong in one bit.
@@ -102,6 +133,7 @@ func TestVectors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("%d answers in %d bytes", len(v.Answers), len(data))
 	back, err := Decode(data)
 	if err != nil {
 		t.Fatal(err)
