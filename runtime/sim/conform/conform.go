@@ -48,7 +48,7 @@ const (
 // value, [slot][thread].
 func (v *Variant) Text() string {
 	var b strings.Builder
-	b.WriteString(".version 8.0\n.target sm_90a\n.address_size 64\n")
+	b.WriteString(".version 9.0\n.target sm_90a\n.address_size 64\n")
 	b.WriteString(".visible .entry run(.param .u64 in, .param .u64 out)\n{\n")
 	b.WriteString(".reg .b32 %t<8>;\n.reg .b64 %w<4>;\n.reg .b16 %h<4>;\n.reg .pred %p<4>;\n.reg .b64 %io<4>;\n.reg .b32 %x<4>;\n")
 	b.WriteString(".shared .align 1024 .b8 smem[4096];\n")
