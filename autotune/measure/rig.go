@@ -333,6 +333,9 @@ type Step struct {
 	reset func() error
 }
 
+// Launch enqueues the work on set i, where the rig's buffers are rings; any i will do.
+func (s *Step) Launch(i int) error { return s.launch(i) }
+
 // Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
 func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
 	if c.Geometry.DynamicShared > 0 {
