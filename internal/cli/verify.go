@@ -14,6 +14,7 @@ import (
 	"github.com/kvloom/kvloom/internal/devices"
 	"github.com/kvloom/kvloom/internal/verify"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -27,6 +28,8 @@ type VerifyCmd struct {
 	Case       string   `help:"Only the case of this name."`
 	Seed       uint64   `default:"1" help:"Seed of all inputs."`
 	Sweep      string   `help:"axes, random:N or random:N:SEED: generated specs instead of models."`
+	Sanitize   bool     `help:"Run on the simulator with its sanitizer: races, unwritten memory and more are failures."`
+	Schedule   string   `help:"random:SEED: run the simulator's warps in random order."`
 	Verbose    bool     `short:"v" help:"A line for every case."`
 }
 
@@ -55,7 +58,7 @@ func (v *VerifyCmd) Run(c *Context) error {
 	if err != nil {
 		return err
 	}
-	dev, err := devices.Open(v.Device)
+	dev, err := devices.OpenWith(v.Device, sim.Config{Sanitize: v.Sanitize, Schedule: v.Schedule})
 	if err != nil {
 		return err
 	}
