@@ -30,6 +30,7 @@ func lowerLd(c *lowering) step {
 	a := c.address(1, space, size*n)
 	a.order = order
 	dst := c.elements(c.arg(0), n, t, true)
+	a.element, a.dead = uint64(size), c.deadElements()
 	if order.strong() {
 		return strongLoad(a, dst, t, size)
 	}
@@ -49,6 +50,16 @@ func lowerLd(c *lowering) step {
 			}
 		}
 	}
+}
+
+// deadElements are the elements of a vector load whose registers nothing reads: compilers load the neighbours of what they need.
+func (c *lowering) deadElements() (dead uint8) {
+	for i, e := range c.arg(0).Elems {
+		if i < 8 && (e.Kind == ptx.Sink || e.Kind == ptx.Register && !c.used[e.Reg]) {
+			dead |= 1 << i
+		}
+	}
+	return dead
 }
 
 // extendTo widens a loaded value to its register.

@@ -39,6 +39,7 @@ type lowering struct {
 	fn      *ptx.Func
 	k       *kernel
 	locs    []loc
+	used    []bool // registers that some instruction reads
 	const32 map[uint32]slot
 	const64 map[uint64]slot
 	special map[string]operand
@@ -116,6 +117,12 @@ func (m *Module) lower(f *ptx.Func) (k *kernel, err error) {
 	c.layout()
 	flow := analyse(flat)
 	c.allocate(flow)
+	c.used = make([]bool, len(flat.Regs))
+	for _, list := range flow.uses {
+		for _, r := range list {
+			c.used[r] = true
+		}
+	}
 	c.k.code = make([]inst, 0, len(flat.Code)+1)
 	for i := range flat.Code {
 		c.instruction(i, flow)

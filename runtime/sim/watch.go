@@ -70,6 +70,9 @@ func (w *warp) sanitizeShared(a *access, lane int, addr uint32) {
 	}
 	strong := a.atomic || a.order.strong()
 	for g := off &^ (granule - 1); g < off+a.size; g += granule {
+		if a.dead != 0 && a.unread(g, off) {
+			continue
+		}
 		w.check(&b.shade.cells[g/granule], w.touch(lane, bytesOf(g, off, a.size), strong), a.write, lane, uint64(addr)+g-off)
 	}
 }
@@ -99,8 +102,16 @@ func (w *warp) sanitizeGlobal(a *access, lane int, addr uint64) {
 	}
 	strong := a.atomic || a.order.strong()
 	for x := off &^ (granule - 1); x < off+a.size; x += granule {
+		if a.dead != 0 && a.unread(x, off) {
+			continue
+		}
 		w.check(g.shade.cell(x), w.touch(lane, bytesOf(x, off, a.size), strong), a.write, lane, g.base+x)
 	}
+}
+
+// unread reports whether a granule belongs to an element that nothing reads.
+func (a *access) unread(g, off uint64) bool {
+	return a.element >= granule && g >= off && a.dead>>((g-off)/a.element)&1 != 0
 }
 
 // synchronise applies the memory order of atomics and strong accesses.

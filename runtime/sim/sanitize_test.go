@@ -1,0 +1,71 @@
+package sim_test
+
+import (
+	"errors"
+	"testing"
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/sim"
+)
+
+// TestVectorNeighbours: a vector load brings words along that nothing reads; those are neither raced on nor missed.
+func TestVectorNeighbours(t *testing.T) {
+	for _, tc := range []struct {
+		name, use string
+		races     int
+	}{
+		{"the last word is not read", "", 0},
+		{"the last word is read", "add.u32 %r3, %r3, %r6;", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			// Warp 0 reads {0, 1, 2, 3}; warp 1 adds to word 3 with no barrier between.
+			m, err := d.Load([]byte(kernelText(`.shared .align 16 .b8 s[16];
+ld.param.u64 %rd1, [p];
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, s;
+setp.ne.u32 %p1, %r1, 0;
+@!%p1 st.shared.v4.u32 [%r2], {%r1, %r1, %r1, %r1};
+bar.sync 0;
+setp.gt.u32 %p2, %r1, 31;
+@%p2 bra ADD;
+ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r2];
+add.u32 %r3, %r3, %r4;
+add.u32 %r3, %r3, %r5;
+` + tc.use + `
+@!%p1 st.global.u32 [%rd1], %r3;
+ret;
+ADD:
+atom.shared.add.u32 %r7, [%r2+12], 1;
+ret;`)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := m.Function("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := d.NewStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := d.Alloc(4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := grid(1, 64, 1)
+			err = f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p))
+			var r sim.Reports
+			if errors.As(err, &r); len(r) != tc.races {
+				t.Errorf("%d reports, want %d: %v", len(r), tc.races, err)
+			}
+			if got := d.(*sim.Device).Reports(); len(got) != tc.races {
+				t.Errorf("the device keeps %d reports, want %d", len(got), tc.races)
+			}
+		})
+	}
+}
