@@ -22,6 +22,7 @@ type verbs struct {
 	Spec    SpecCmd    `cmd:"" help:"Check, show, import and list model specs."`
 	Gen     GenCmd     `cmd:"" help:"Generate the Go packages of models, with their kernel sources."`
 	Verify  VerifyCmd  `cmd:"" help:"Check kernels against float64, on a GPU or on the simulator."`
+	Profile ProfileCmd `cmd:"" help:"Count what a kernel does on the simulator: instructions, traffic, bank conflicts, divergence."`
 	Tune    TuneCmd    `cmd:"" help:"Check and time candidates on a GPU, keep every trial, write a bundle of the best."`
 	Bench   BenchCmd   `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
 	DB      DBCmd      `cmd:"" name:"db" help:"Read, export, merge and check trial databases."`
