@@ -151,6 +151,24 @@ func Current(trials []store.Trial, p *plan.Plan) ([]store.Trial, error) {
 	return current, nil
 }
 
+// Newest keeps the last trial of each candidate at each point, whatever its source: what was chosen before kernels changed.
+func Newest(trials []store.Trial) []store.Trial {
+	at := map[string]int{}
+	var kept []store.Trial
+	for _, t := range trials {
+		id := pointOf(t) + " " + t.Candidate.ID()
+		if i, ok := at[id]; ok {
+			if t.Started.After(kept[i].Started) {
+				kept[i] = t
+			}
+			continue
+		}
+		at[id] = len(kept)
+		kept = append(kept, t)
+	}
+	return kept
+}
+
 // Warnings says what a person should know of the choices: points without a right candidate, and spaces in which nothing differs.
 func Warnings(choices []Choice) []string {
 	var w []string

@@ -212,3 +212,24 @@ func roundMedians(t store.Trial) (us []float64) {
 	}
 	return us
 }
+
+// RoundMedians is a trial's time by round of the contest that it was chosen in: its windows.
+func RoundMedians(t store.Trial) []float64 { return roundMedians(t) }
+
+// Ranking is the right trials of one point, the fastest first: those of a contest by their times in it, then the others.
+func Ranking(trials []store.Trial) []store.Trial {
+	var right []store.Trial
+	for _, t := range trials {
+		if t.Class == store.OK {
+			right = append(right, t)
+		}
+	}
+	slices.SortStableFunc(right, func(a, b store.Trial) int { return cmp.Or(cmp.Compare(a.MedianUS, b.MedianUS), fixedOrder(a, b)) })
+	if len(right) == 0 {
+		return nil
+	}
+	if _, all := tiedOf(right); all != nil {
+		return all
+	}
+	return right
+}

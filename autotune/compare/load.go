@@ -105,7 +105,7 @@ func present(model string, trials []store.Trial) (chosen []store.Trial, older in
 			chosen = append(chosen, t)
 		}
 	}
-	for _, t := range newest(trials) {
+	for _, t := range autotune.Newest(trials) {
 		if whole[point(t)] {
 			continue
 		}
@@ -131,24 +131,6 @@ func modelsOf(trials []store.Trial) (models []string) {
 func lastEnvironment(trials []store.Trial) []store.Trial {
 	last := slices.MaxFunc(trials, func(a, b store.Trial) int { return a.Started.Compare(b.Started) }).Environment
 	return slices.DeleteFunc(trials, func(t store.Trial) bool { return t.Environment != last })
-}
-
-// newest keeps the last trial of each candidate and point.
-func newest(trials []store.Trial) []store.Trial {
-	at := map[string]int{}
-	var kept []store.Trial
-	for _, t := range trials {
-		id := fmt.Sprint(t.Family, t.Context, t.Batch, t.Candidate.ID(), t.Candidate.Key)
-		if i, ok := at[id]; ok {
-			if t.Started.After(kept[i].Started) {
-				kept[i] = t
-			}
-			continue
-		}
-		at[id] = len(kept)
-		kept = append(kept, t)
-	}
-	return kept
 }
 
 func fromBundle(path string) (*Side, error) {

@@ -27,6 +27,8 @@ type verbs struct {
 	Bench   BenchCmd   `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
 	DB      DBCmd      `cmd:"" name:"db" help:"Read, export, merge and check trial databases."`
 	Compare CompareCmd `cmd:"" help:"Tell which kernels became faster or slower between two tunings; a gate for CI."`
+	Explain ExplainCmd `cmd:"" help:"Say why a kernel was chosen for a workload."`
+	Report  ReportCmd  `cmd:"" help:"Write one self-contained HTML page about a trial database."`
 	Audit   AuditCmd   `cmd:"" help:"Check what DropKV's guarantee rests on, on given keys, values and queries."`
 	Lab     LabCmd     `cmd:"" help:"Measure search strategies against recorded sweeps, without a GPU."`
 	Demo    DemoCmd    `cmd:"" help:"Run the main job for one model, from spec to result."`
