@@ -21,6 +21,14 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planDropObserve(s, t)
 	case DropScore:
 		return planDropScore(s, t)
+	case DropPool:
+		return planDropPool(s, t)
+	case DropAllot:
+		return planDropAllot(s, t)
+	case DropSelect:
+		return planDropSelect(s, t)
+	case DropCompact:
+		return planDropCompact(s, t)
 	}
 	panic(fmt.Sprintf("BUG: plan: no family %q", f))
 }

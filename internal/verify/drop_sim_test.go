@@ -100,3 +100,25 @@ func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShap
 func TestDropObserveOnSimulator(t *testing.T) { onDropShapes(t, plan.DropObserve, dropShapes) }
 
 func TestDropObserveResources(t *testing.T) { noSpills(t, plan.DropObserve, dropShapes) }
+
+// valueShapes differ in what the families over token values depend on.
+var valueShapes = []dropShape{
+	{"max 11", "the defaults", 64, 16, 4, 8, "bf16", "dropkv", nil, nil},
+	{"avg 7", "an average, sinks", 64, 16, 4, 3, "bf16", "snapkv", func(s *specs.Spec) { s.DropKV.Pool, s.DropKV.SinkTokens = specs.Pool{Kind: "avg", Width: 7}, 4 }, nil},
+	{"none", "no pool, one query", 64, 4, 4, 1, "bf16", "dropkv", func(s *specs.Spec) { s.DropKV.Pool = specs.Pool{Kind: "none", Width: 1} }, nil},
+	{"max 63", "the widest pool and window", 64, 128, 4, 64, "bf16", "dropkv", func(s *specs.Spec) { s.DropKV.Pool.Width = 63 }, nil},
+}
+
+func TestDropPoolOnSimulator(t *testing.T) { onDropShapes(t, plan.DropPool, valueShapes) }
+
+func TestDropSelectOnSimulator(t *testing.T) {
+	onDropShapes(t, plan.DropSelect, append(valueShapes[:2:2], dropShape{"streaming", "no values", 64, 16, 4, 8, "bf16", "streaming", nil, nil}))
+}
+
+func TestDropAllotOnSimulator(t *testing.T) { onDropShapes(t, plan.DropAllot, valueShapes[:2]) }
+
+func TestDropCompactOnSimulator(t *testing.T) {
+	onDropShapes(t, plan.DropCompact, []dropShape{dropShapes[0],
+		{"d80 p4", "ten pieces a row", 80, 4, 1, 8, "fp16", "dropkv", nil, nil},
+		{"d256 p128", "the widest head, the longest page", 256, 128, 1, 8, "bf16", "dropkv", nil, []string{"mixed lengths", "contiguous", "shared prefix"}}})
+}

@@ -1,0 +1,166 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// dropPoolKinds maps the spec's pools to the C++ enumerators.
+var dropPoolKinds = map[string]string{"max": "kMax", "avg": "kAverage", "none": "kNone"}
+
+// dropPoolShapes are threads, and tokens of a thread.
+var dropPoolShapes = []struct {
+	form          Form
+	threads, each int
+}{{Hopper, 256, 4}, {Hopper, 512, 2}, {Hopper, 256, 8}, {Portable, 256, 4}, {Portable, 256, 2}}
+
+func planDropPool(s *specs.Spec, t Target) FamilyPlan {
+	k := s.DropKV
+	p := FamilyPlan{Family: DropPool, Cost: func(w specs.Workload) Work {
+		tokens := int64(w.Batch) * int64(s.Attention.KVHeads) * int64(w.Context)
+		return Work{Bytes: 8 * tokens, Flops: tokens * int64(k.Pool.Width)}
+	}}
+	for _, shape := range dropPoolShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		dependent := shape.form == Hopper
+		p.Candidates = append(p.Candidates, Candidate{
+			Family: DropPool, Form: shape.form, Arch: dropArch(shape.form, t),
+			Key:    fmt.Sprintf("w%d %s %d", k.Window, k.Pool.Kind, k.Pool.Width),
+			Params: []Param{{"threads", shape.threads}, {"each", shape.each}},
+			Constants: []Constant{
+				{"WINDOW", fmt.Sprint(k.Window)},
+				{"KIND", "kvloom::drop::Pool::" + dropPoolKinds[k.Pool.Kind]},
+				{"WIDTH", fmt.Sprint(k.Pool.Width)},
+				{"kThreads", fmt.Sprint(shape.threads)},
+				{"kEach", fmt.Sprint(shape.each)},
+				{"kDependent", fmt.Sprint(dependent)},
+			},
+			Header: "kernels/drop_pool.cuh", Kernel: "kvloom::drop_pool", Entry: string(DropPool),
+			Geometry: launch.Geometry{
+				Grid: [3]launch.Extent{
+					{Of: []launch.Quantity{launch.MaxPages}, Times: int64(s.Cache.PageSize), Per: int64(shape.threads * shape.each), AtMost: 4096},
+					launch.Each(launch.KVHeads), launch.Each(launch.Batch),
+				},
+				Block: shape.threads, Cluster: 1, Dependent: dependent,
+			},
+			MinBlocks: 1,
+		})
+	}
+	return p
+}
+
+// dropSelectShapes, the default of each form first.
+var dropSelectShapes = []selectShape{
+	{Hopper, 512, 8}, {Hopper, 1024, 8}, {Hopper, 1024, 4}, {Hopper, 512, 16}, {Hopper, 1024, 1},
+	{Portable, 1024, 1}, {Portable, 512, 1},
+}
+
+func planDropSelect(s *specs.Spec, t Target) FamilyPlan {
+	p := FamilyPlan{Family: DropSelect, Cost: func(w specs.Workload) Work {
+		heads := int64(w.Batch) * int64(s.Attention.KVHeads)
+		return Work{Bytes: 4 * heads * (int64(w.Context) + int64(s.DropKV.Keep(w.Context)) + 1), Flops: heads * int64(w.Context)}
+	}}
+	for _, shape := range dropSelectShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		p.Candidates = append(p.Candidates, dropSelectCandidate(t, shape))
+	}
+	return p
+}
+
+func dropSelectCandidate(t Target, shape selectShape) Candidate {
+	dependent := shape.form == Hopper
+	return Candidate{
+		Family: DropSelect, Form: shape.form, Arch: dropArch(shape.form, t),
+		Key:    "tokens",
+		Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}},
+		Constants: []Constant{
+			{"kThreads", fmt.Sprint(shape.threads)},
+			{"kCluster", fmt.Sprint(shape.cluster)},
+			{"kBufferWords", fmt.Sprint(selectBufferWords)},
+			{"kDependent", fmt.Sprint(dependent)},
+		},
+		Header: "kernels/drop_select.cuh", Kernel: "kvloom::drop_select", Entry: string(DropSelect),
+		Geometry: launch.Geometry{
+			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.KVHeads}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
+			Block: shape.threads, Cluster: shape.cluster, DynamicShared: 4 * selectBufferWords, Dependent: dependent,
+		},
+		MinBlocks: 1,
+	}
+}
+
+// dropAllotHeads is drop::kMaxHeads of drop_allot.cuh.
+const dropAllotHeads = 512
+
+func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
+	p := FamilyPlan{Family: DropAllot, Cost: func(w specs.Workload) Work {
+		tokens := int64(w.Batch) * int64(s.Attention.KVHeads) * int64(w.Context)
+		return Work{Bytes: 4 * tokens, Flops: tokens}
+	}}
+	for _, shape := range dropSelectShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		c := dropSelectCandidate(t, shape)
+		c.Family, c.Key, c.Entry = DropAllot, "layer", string(DropAllot)
+		c.Header, c.Kernel = "kernels/drop_allot.cuh", "kvloom::drop_allot"
+		c.Constants = append(c.Constants[:2:2], c.Constants[3])
+		c.Geometry.Grid[0] = launch.Const(int64(shape.cluster))
+		c.Geometry.DynamicShared = 0
+		if s.Attention.KVHeads > dropAllotHeads*shape.cluster {
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d KV heads a layer, a block keeps the state of %d", s.Attention.KVHeads, dropAllotHeads)})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p
+}
+
+// dropCompactShapes are threads, and 16-byte pieces of K and of V that a thread has in flight.
+var dropCompactShapes = []struct {
+	form          Form
+	threads, each int
+}{{Hopper, 256, 4}, {Hopper, 256, 2}, {Hopper, 512, 2}, {Portable, 256, 4}, {Portable, 256, 1}}
+
+func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
+	d := int64(s.Attention.HeadDim)
+	p := FamilyPlan{Family: DropCompact, Cost: func(w specs.Workload) Work {
+		kept := int64(w.Batch) * int64(s.Attention.KVHeads) * int64(s.DropKV.Keep(w.Context))
+		return Work{Bytes: kept * (8*d + 8)}
+	}}
+	for _, shape := range dropCompactShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		dependent := shape.form == Hopper
+		p.Candidates = append(p.Candidates, Candidate{
+			Family: DropCompact, Form: shape.form, Arch: dropArch(shape.form, t),
+			Key:    fmt.Sprintf("d%d p%d", s.Attention.HeadDim, s.Cache.PageSize),
+			Params: []Param{{"threads", shape.threads}, {"each", shape.each}},
+			Constants: []Constant{
+				{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
+				{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+				{"T", "kvloom::" + s.Cache.DType},
+				{"kThreads", fmt.Sprint(shape.threads)},
+				{"kEach", fmt.Sprint(shape.each)},
+				{"kDependent", fmt.Sprint(dependent)},
+			},
+			Header: "kernels/drop_compact.cuh", Kernel: "kvloom::drop_compact", Entry: string(DropCompact),
+			Geometry: launch.Geometry{
+				Grid: [3]launch.Extent{
+					// Every piece of every slot in flight at once, or four blocks an SM.
+					{Of: []launch.Quantity{launch.Slots}, Times: d / 8, Per: int64(shape.threads * shape.each), AtMost: int64(max(4*t.SMs/s.Attention.KVHeads, 1))},
+					launch.Each(launch.KVHeads), launch.Each(launch.Batch),
+				},
+				Block: shape.threads, Cluster: 1, Dependent: dependent,
+			},
+			MinBlocks: 1,
+		})
+	}
+	return p
+}
