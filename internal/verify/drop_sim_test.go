@@ -6,6 +6,7 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -121,4 +122,36 @@ func TestDropCompactOnSimulator(t *testing.T) {
 	onDropShapes(t, plan.DropCompact, []dropShape{dropShapes[0],
 		{"d80 p4", "ten pieces a row", 80, 4, 1, 8, "fp16", "dropkv", nil, nil},
 		{"d256 p128", "the widest head, the longest page", 256, 128, 1, 8, "bf16", "dropkv", nil, []string{"mixed lengths", "contiguous", "shared prefix"}}})
+}
+
+// TestDropSanitized runs every family under the simulator's sanitizer, warps in random order: no races, nothing read before it is
+// written.
+func TestDropSanitized(t *testing.T) {
+	dev, err := sim.New(sim.Config{Sanitize: true, Schedule: "random:7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+	e := NewEnv(dev, l.Compile)
+	s := dropShapes[0].spec()
+	for f, name := range map[plan.Family]string{plan.DropObserve: "ragged tail", plan.DropScore: "ragged tail", plan.DropCompact: "contiguous",
+		plan.DropPool: "random", plan.DropSelect: "steps", plan.DropAllot: "steps"} {
+		for _, c := range onePerForm(t, f, s) {
+			results, err := Check(t.Context(), e, s, c, Options{Only: name, Seed: 1, Workloads: "small"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range results {
+				if !r.OK() {
+					t.Errorf("%s, %s: %s", c.ID(), r.Case, r.Failure)
+				}
+			}
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := l.Unload(); err != nil {
+		t.Error(err)
+	}
 }
