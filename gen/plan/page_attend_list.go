@@ -41,9 +41,9 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 
 func attendListRefusal(s *specs.Spec, t Target, shape attendListShape, dynamic int) string {
 	z := newAttendSizes(s, shape.stages)
-	// Beside the streaming kernel's: what the blocks of a cluster send, and the warps' weights.
-	pairs := (z.tileHeads*s.Attention.HeadDim/2 + shape.cluster - 1) / shape.cluster
-	static := 8*shape.cluster*(pairs+z.tileHeads) + 12*shape.warps*z.tileHeads + 64
+	// Beside the streaming kernel's: what the blocks of a cluster send, and the warps' peaks and sums.
+	quads := (z.tileHeads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
+	static := shape.cluster*(16*quads+8*z.tileHeads) + 8*shape.warps*z.tileHeads + 64
 	if generic := 8*shape.warps*z.tileHeads + 64; static+generic > staticShared {
 		return fmt.Sprintf("the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static+generic, staticShared)
 	}

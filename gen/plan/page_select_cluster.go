@@ -77,7 +77,7 @@ func padded(n int) int {
 // selectClusterShared is the dynamic shared memory of a block: select::ClusterShared and the pages that registers do not hold.
 func selectClusterShared(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32
-	exchange := 4*256 + 2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*warps*shape.pages + 28
+	exchange := 4*256 + 2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 4*warps*shape.pages + 20
 	return (exchange+15)/16*16 + 4*heads*shape.threads*(shape.pages-selectKept(heads, shape.pages))
 }
 

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -67,7 +68,7 @@ func TestPageAttendOnSimulator(t *testing.T) {
 func TestPageAttendStages(t *testing.T) {
 	s := attendSpec(128, 16, 4, "bf16", "share_average", 0)
 	candidates := chosenBy(plan.PageAttend, s, func(plan.Candidate) bool { return true })
-	one := candidates[0] // not a cluster
+	one := candidates[slices.IndexFunc(candidates, func(c plan.Candidate) bool { return c.Param("cluster") == 1 })]
 	one.Geometry.Grid[0].Times = 1
 	onSimulator(t, s, "stages, warps and splits", append(candidates, one), []string{"around the splits", "crosses 1024 tokens"})
 }

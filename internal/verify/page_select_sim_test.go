@@ -94,7 +94,9 @@ func TestPageSelectOnSimulator(t *testing.T) {
 // TestPageSelectSpillsKeys shrinks the buffer, so that keys of short rows go to the workspace, as those of millions of tokens do.
 func TestPageSelectSpillsKeys(t *testing.T) {
 	s := selectSpec(4, 2, 16, "share_average")
-	candidates := chosenBy(plan.PageSelect, s, func(c plan.Candidate) bool { return c.Param("threads") == 512 && c.Param("cluster") <= 8 })
+	candidates := chosenBy(plan.PageSelect, s, func(c plan.Candidate) bool {
+		return c.Kernel == "kvloom::page_select" && c.Param("threads") == 512 && c.Param("cluster") <= 8
+	})
 	for i := range candidates {
 		for j, k := range candidates[i].Constants {
 			if k.Name == "kBufferWords" {

@@ -24,8 +24,9 @@ type Options struct {
 
 // flags are the options of every compilation. No fast math: kernels are right first and ask for approximations by intrinsic.
 // -lineinfo gives PTX the .loc lines by which the simulator and the sanitizer name source lines; it changes no code.
+// --no-cache: with a driver, NVRTC 13.0 takes the same source a second time from the driver's cache, whose log is empty.
 func flags() []string {
-	return []string{"-std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v"}
+	return []string{"-std=c++17", "-default-device", "-lineinfo", "--no-cache", "--ptxas-options=-v"}
 }
 
 // Compiler compiles sources with one toolchain. Its methods are safe for many goroutines, and NVRTC 13.0

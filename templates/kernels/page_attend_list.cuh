@@ -11,60 +11,132 @@ namespace kvloom {
 
 namespace attend {
 
-// The batch of 32 units of a list that tile `first` lies in. Pages are read before the count is known: a slot past the count holds
-// anything, and nothing is done with it. Lanes whose unit no tile of [first, last) wants read nothing.
+// The batch of 32 units of a list that tile `first` lies in. Pages are read on their own, before the count and the length are waited
+// for: a slot past the count holds anything, and nothing is done with it. Lanes whose unit no tile of [first, last) wants read nothing.
 template <int PAGE>
-__device__ __forceinline__ void load_units(Units<PAGE>& units, int first, int last, int slots) {
+struct Batch {
   using U = Units<PAGE>;
-  const int lane = threadIdx.x % 32;
-  const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
-  const int64_t unit = static_cast<int64_t>(first / U::kTilesPerBatch) * 32 + lane;
-  const int64_t slot = unit / U::kPerPage;
-  units.block = 0, units.tokens = 0;
-  if (tile < first || tile >= last || slot >= slots) return;
-  const int page = units.pages[slot];
-  if (slot >= units.count || page < 0 || page >= units.max_pages) return;
-  const int64_t token = static_cast<int64_t>(page) * PAGE + (unit % U::kPerPage) * U::kTokens;
-  if (token >= units.length) return;
-  const int id = units.table[page];
-  if (id < 0) return;
-  units.block = id;
-  units.tokens = static_cast<int>(min(static_cast<int64_t>(units.length) - token, static_cast<int64_t>(U::kTokens)));
+  int slot, page;  // of this lane's unit; page -1: none
+
+  __device__ __forceinline__ void read(const int32_t* pages, int first, int last, int slots) {
+    const int lane = threadIdx.x % 32;
+    const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
+    slot = (first / U::kTilesPerBatch * 32 + lane) / U::kPerPage;
+    page = tile >= first && tile < last && slot < slots ? pages[slot] : -1;
+  }
+
+  __device__ __forceinline__ void look_up(Units<PAGE>& units, int first) const {
+    const int lane = threadIdx.x % 32;
+    units.block = 0, units.tokens = 0;
+    if (slot >= units.count || page < 0 || page >= units.max_pages) return;
+    const int64_t token = static_cast<int64_t>(page) * PAGE + (first / U::kTilesPerBatch * 32 + lane) % U::kPerPage * U::kTokens;
+    if (token >= units.length) return;
+    const int id = units.table[page];
+    if (id < 0) return;
+    units.block = id;
+    units.tokens = static_cast<int>(min(static_cast<int64_t>(units.length) - token, static_cast<int64_t>(U::kTokens)));
+  }
+};
+
+// attend::issue where a tile lies in one page and the lanes of a warp fill whole rows: one address a tensor, which then only grows.
+template <int HEAD_DIM, int PAGE, class S, typename T>
+__device__ __forceinline__ uint32_t issue_page(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
+  using U = Units<PAGE>;
+  constexpr int kPieces = HEAD_DIM / 8, kRows = 32 / kPieces;  // 16-byte pieces of a row, rows of a turn
+  const int lane = threadIdx.x % 32, row = lane / kPieces, at = lane % kPieces;
+  const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch);
+  const int64_t block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
+  const int first = tile % U::kPerPage * kTile + row;
+  const T* from_k = k.base + block * k.block_stride + first * k.token_stride + at * 8;
+  const T* from_v = v.base + block * v.block_stride + first * v.token_stride + at * 8;
+  uint32_t to = stage + row * S::kRowBytes + at * 16;
+#pragma unroll
+  for (int i = 0; i < kTile / kRows; ++i) {
+    const bool live = i * kRows + row < tokens;
+    ptx::copy16_or_zero(to, from_k, live);  // a dead row lies in a page too, and is not read
+    ptx::copy16_or_zero(to + S::kTensorBytes, from_v, live);
+    from_k += kRows * k.token_stride, from_v += kRows * v.token_stride;
+    to += kRows * S::kRowBytes;
+  }
+  return (1u << tokens) - 1;
 }
 
-// Streams tiles [first, last) of one batch through the warp's ring.
-template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns, typename T>
-__device__ __forceinline__ void stream_batch(State<HEAD_DIM, kColumns, T>& state, const Units<PAGE>& units, const Rows<T>& k,
-                                             const Rows<T>& v, int first, int last, uint32_t ring, float scale, float cap) {
-  uint32_t masks[kStages];  // of the tiles in flight, the oldest first
-#pragma unroll
-  for (int i = 0; i < kStages; ++i) {
-    masks[i] = first + i < last ? issue<HEAD_DIM, PAGE, S>(units, first + i, k, v, ring + i * S::kStageBytes) : 0u;
-    ptx::commit_copies();
+template <int HEAD_DIM, int PAGE, class S, typename T>
+__device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
+  if constexpr (PAGE >= kTile && 256 % HEAD_DIM == 0) {
+    return issue_page<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
+  } else {
+    return issue<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
   }
-  uint32_t stage = ring;
-  for (int tile = first; tile < last; ++tile) {
-    ptx::wait_copies<kStages - 1>();
-    __syncwarp();
-    state.template add<SOFTCAP, S::kRowBytes, S::kTensorBytes>(stage, masks[0], scale, cap);
-    __syncwarp();  // every lane has read the stage that the next copies overwrite
-#pragma unroll
-    for (int i = 0; i + 1 < kStages; ++i) masks[i] = masks[i + 1];
-    masks[kStages - 1] = tile + kStages < last ? issue<HEAD_DIM, PAGE, S>(units, tile + kStages, k, v, stage) : 0u;
-    ptx::commit_copies();
-    stage = stage == ring + (kStages - 1) * S::kStageBytes ? ring : stage + S::kStageBytes;
-  }
-  ptx::wait_copies<0>();
-  __syncwarp();
 }
+
+// A ring of tiles of one batch: the first kStages of [first, last) are on their way after start, the others follow as run takes them.
+template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T>
+struct Ring {
+  const Rows<T>& k;
+  const Rows<T>& v;
+  uint32_t base;            // shared address of stage 0
+  uint32_t masks[kStages];  // of the tiles in flight, the oldest first
+
+  __device__ __forceinline__ void start(const Units<PAGE>& units, int first, int last) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      masks[i] = first + i < last ? issue_tile<HEAD_DIM, PAGE, S>(units, first + i, k, v, base + i * S::kStageBytes) : 0u;
+      ptx::commit_copies();
+    }
+  }
+
+  template <int kColumns>
+  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const Units<PAGE>& units, int first, int last, float scale,
+                                      float cap) {
+    uint32_t stage = base;
+    for (int tile = first; tile < last; ++tile) {
+      ptx::wait_copies<kStages - 1>();
+      __syncwarp();
+      state.template add<SOFTCAP, S::kRowBytes, S::kTensorBytes>(stage, masks[0], scale, cap);
+      __syncwarp();  // every lane has read the stage that the next copies overwrite
+#pragma unroll
+      for (int i = 0; i + 1 < kStages; ++i) masks[i] = masks[i + 1];
+      masks[kStages - 1] = tile + kStages < last ? issue_tile<HEAD_DIM, PAGE, S>(units, tile + kStages, k, v, stage) : 0u;
+      ptx::commit_copies();
+      stage = stage == base + (kStages - 1) * S::kStageBytes ? base : stage + S::kStageBytes;
+    }
+    ptx::wait_copies<0>();
+    __syncwarp();
+  }
+};
 
 // What a block receives: for each block of the cluster its share of O that this block finishes, and its peaks and sums.
 template <int HEAD_DIM, int kTileHeads, int kCluster>
 struct Parts {
-  static constexpr int kPairs = (kTileHeads * HEAD_DIM / 2 + kCluster - 1) / kCluster;  // pairs of dims that a block finishes
-  alignas(16) float2 out[kCluster][kPairs];
+  static constexpr int kQuads = (kTileHeads * HEAD_DIM / 4 + kCluster - 1) / kCluster;  // four dims each, that a block finishes
+  alignas(16) float4 out[kCluster][kQuads];
   alignas(16) float2 stats[kCluster][kTileHeads];
 };
+
+// Four dims of the merged result of `kParts` parts, and the peak and sum of their head.
+struct MergedQuad {
+  float4 o;
+  float peak, sum;
+};
+
+template <int kParts, class LoadStats, class LoadOut>
+__device__ __forceinline__ MergedQuad merge_quad(LoadStats stats_of, LoadOut out_of) {
+  MergedQuad m{{0.0f, 0.0f, 0.0f, 0.0f}, minus_infinity(), 0.0f};
+  float2 stats[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) stats[i] = stats_of(i);
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) m.peak = fmaxf(m.peak, stats[i].x);
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const float w = weight(stats[i].x, m.peak);
+    const float4 o = out_of(i);
+    m.sum += w * stats[i].y;
+    m.o.x += w * o.x, m.o.y += w * o.y, m.o.z += w * o.z, m.o.w += w * o.w;
+  }
+  return m;
+}
 
 }  // namespace attend
 
@@ -76,11 +148,10 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns>;
   using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
-  static_assert(kWarps <= 32, "a lane holds one warp's weight");
+  static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
   constexpr int kThreads = 32 * kWarps;
   extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
-  __shared__ float weights[kWarps][S::kTileHeads];
   __shared__ Received received;
   __shared__ __align__(8) uint64_t landed;
   if (!args.pages) {
@@ -89,93 +160,86 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   }
   if (blockIdx.x >= kCluster) return;
 
-  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int tid = threadIdx.x, warp = tid / 32;
   const int rank = blockIdx.x, request = blockIdx.z;
   const int list = blockIdx.y / S::kHeadTiles, lists = gridDim.y / S::kHeadTiles;
   const int first_head = blockIdx.y % S::kHeadTiles * S::kColumnHeads;  // of the list's heads
   const int heads = min(HEADS - first_head, S::kColumnHeads);
   const int kv_head = list / LISTS_PER_KV_HEAD;
   const int64_t q_head = static_cast<int64_t>(list) * HEADS + first_head;
-  const int pairs = heads * (HEAD_DIM / 2);
-  const int own_begin = min(rank * Received::kPairs, pairs), own_end = min(own_begin + Received::kPairs, pairs);
+  constexpr int kHeadQuads = HEAD_DIM / 4;
+  const int quads = heads * kHeadQuads;
+  const int own_begin = min(rank * Received::kQuads, quads), own_end = min(own_begin + Received::kQuads, quads);
   if (tid == 0) {
     mbarrier_init(&landed, 1);
     mbarrier_init_fence();
-    mbarrier_expect(&landed, kCluster * 8 * (own_end - own_begin + heads));
+    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
   }
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const KvCache& cache = args.cache;
-  Units<PAGE> units;
-  units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request], 0);
-  units.pages = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;
-  units.table = cache.block_table + request * cache.table_stride;
-  units.max_pages = cache.max_pages;
-  units.count = args.counts[static_cast<int64_t>(request) * lists + list];
   const int tiles = PAGE >= kTile ? args.slots * (PAGE / kTile) : (args.slots + kTile / PAGE - 1) / (kTile / PAGE);
   const int worker = rank * kWarps + warp;
-  constexpr int kWorkers = kCluster * kWarps;
+  constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
   const int first = static_cast<int>(static_cast<int64_t>(tiles) * worker / kWorkers);
   const int last = static_cast<int>(static_cast<int64_t>(tiles) * (worker + 1) / kWorkers);
+  int to = min(last, (first / kBatch + 1) * kBatch);
+  Units<PAGE> units;
+  units.pages = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;
+  Batch<PAGE> batch;
+  batch.read(units.pages, first, to, args.slots);
+  units.count = args.counts[static_cast<int64_t>(request) * lists + list];
+  units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request], 0);
+  units.table = cache.block_table + request * cache.table_stride;
+  units.max_pages = cache.max_pages;
   const Rows<T> k{static_cast<const T*>(cache.k) + kv_head * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
-  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes;
-  State<HEAD_DIM, kColumns, T> state;
+  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring{k, v, static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes, {}};
+  batch.look_up(units, first);
+  ring.start(units, first, to);
+  State<HEAD_DIM, kColumns, T> state;  // the query is read while the first keys are on their way
   state.begin(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride, args.q_head_stride, heads);
-  for (int from = first; from < last;) {
-    constexpr int kBatch = Units<PAGE>::kTilesPerBatch;
-    const int to = min(last, (from / kBatch + 1) * kBatch);
-    load_units<PAGE>(units, from, to, args.slots);
-    stream_batch<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, from, to, ring, scale, args.logit_softcap * kLog2E);
+  for (int from = first;;) {
+    ring.run(state, units, from, to, scale, args.logit_softcap * kLog2E);
     from = to;
+    if (from >= last) break;
+    to = min(last, from + kBatch);
+    batch.read(units.pages, from, to, args.slots);
+    batch.look_up(units, from);
+    ring.start(units, from, to);
   }
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
 
   ptx::cluster_wait<kCluster>();
   const uint32_t landed_at = ptx::shared_address(&landed);
-  // A warp a head: each warp's weight against the block's peak, and the block's peak and sum to every block of the cluster.
-  for (int head = warp; head < heads; head += kWarps) {
-    const float2 s = lane < kWarps ? stats[lane][head] : make_float2(minus_infinity(), 0.0f);
-    float peak = s.x;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(kAll, peak, step));
-    const float w = weight(s.x, peak);
-    if (lane < kWarps) weights[lane][head] = w;
-    float sum = w * s.y;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAll, sum, step);
-    if (lane < kCluster)
-      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), lane),
-                       make_uint2(__float_as_uint(peak), __float_as_uint(sum)), ptx::map_to_rank(landed_at, lane));
-  }
-  __syncthreads();
-  for (int pair = tid; pair < pairs; pair += kThreads) {
-    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float2 o = *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
-      const float by = weights[w][head];
-      sum.x += by * o.x;
-      sum.y += by * o.y;
-    }
-    const int owner = pair / Received::kPairs;
-    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][pair % Received::kPairs]), owner),
-                     make_uint2(__float_as_uint(sum.x), __float_as_uint(sum.y)), ptx::map_to_rank(landed_at, owner));
+  for (int quad = tid; quad < quads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kWarps>(
+        [&](int w) { return stats[w][head]; },
+        [&](int w) {
+          return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
+        });
+    const int owner = quad / Received::kQuads;
+    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][quad % Received::kQuads]), owner),
+                     make_uint4(__float_as_uint(m.o.x), __float_as_uint(m.o.y), __float_as_uint(m.o.z), __float_as_uint(m.o.w)),
+                     ptx::map_to_rank(landed_at, owner));
+    if (at < kCluster)
+      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), at),
+                       make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  for (int pair = own_begin + tid; pair < own_end; pair += kThreads) {
-    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const Merged m = merge<kCluster>(kCluster, [&](int r) { return received.stats[r][head]; },
-                                     [&](int r) { return received.out[r][pair - own_begin]; });
+  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
+                                              [&](int r) { return received.out[r][quad - own_begin]; });
     const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
     T* out = static_cast<T*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint32_t*>(out + dim) = pack2<T>(m.o.x * unit, m.o.y * unit);
-    if (dim == 0 && args.lse)
+    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<T>(m.o.x * unit, m.o.y * unit), pack2<T>(m.o.z * unit, m.o.w * unit));
+    if (at == 0 && args.lse)
       args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
           m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
   }

@@ -40,6 +40,31 @@ __device__ __forceinline__ float multiply_flushed(float a, float b) {
   return c;
 }
 
+// A score, or -inf and no access. One instruction and no branch: with branches between them the loads of a thread's pages would wait
+// for what is computed of the first.
+__device__ __forceinline__ float load_score(const float* p, bool live) {
+  float v;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, 0xff800000;\n@p ld.global.f32 %0, [%1];\n}\n"
+               : "=f"(v)
+               : "l"(p), "r"(static_cast<int>(live))
+               : "memory");
+  return v;
+}
+
+// Volatile, so that a branch that does not want it does not wait for it.
+__device__ __forceinline__ int load_length(const int32_t* p) {
+  int v;
+  asm volatile("ld.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// 1 / x to an ulp, x between 2^-126 and 2^126: without the slow path of a division in the midst of the code.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Eighths of an octave from 0 up to the largest sum of HEADS shares, no eighth of which a sum passes.
 template <int HEADS>
 __host__ __device__ constexpr int top_eighth() {
@@ -96,10 +121,9 @@ __device__ __forceinline__ float column_sums(const float* rows) {
   return sum;
 }
 
-// Where the best pages end. `left` of the `in_bin` pages of that bin are still to be taken; the last two count pages of the blocks
-// of lower rank.
+// Where the best pages end: `left` of the `in_bin` pages of that bin are still to be taken.
 struct Cut {
-  int bin, left, in_bin, lower_above, lower_in_bin;
+  int bin, left, in_bin;
 };
 
 // In dynamic shared memory, where the radix kernel keeps its scores when it takes over.
@@ -111,50 +135,52 @@ struct ClusterShared {
   alignas(16) float of_warps[kWarps][WIDTH];               // masses of this block
   alignas(16) float of_ranks[kCluster][WIDTH];             // masses of all blocks
   alignas(16) uint2 candidates[kMostCandidates];           // share's bits, page; ordered by rank alone
+  alignas(16) int lower[kShareBins + 4];                   // pages of blocks of lower rank in this bin and those above; 0 past the last
   uint32_t taken[kWarps * kPages];                         // a bit a page of the block's slice
   Cut cut;
   int sent;                                                // candidates of this block
   int before;                                              // pages taken by blocks of lower rank
 };
 
-// Finds the cut: one warp, lane l has bins 255 - 8 l and the seven below.
+// Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
+// One warp; true sums need 17 bits at most, for a row has fewer than 65536 competing pages.
 template <int kCluster>
-__device__ __forceinline__ void find_cut(const uint16_t (*histograms)[kShareBins], int rank, int need, Cut& cut) {
+__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8]) {
   const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
-  uint32_t all[4] = {}, lower[4] = {};  // two 16-bit counts a word: a row has fewer than 65536 competing pages
+  uint32_t all[4] = {};  // two 16-bit counts a word
 #pragma unroll
   for (int r = 0; r < kCluster; ++r) {
     const uint4 c = *reinterpret_cast<const uint4*>(&histograms[r][first]);
-    const uint32_t counts[4] = {c.x, c.y, c.z, c.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      all[i] += counts[i];
-      lower[i] += r < rank ? counts[i] : 0u;
-    }
+    if (r < ranks) all[0] += c.x, all[1] += c.y, all[2] += c.z, all[3] += c.w;
   }
-  int upto[8];  // pages of bin i of the lane's and of those above it
 #pragma unroll
   for (int i = 7; i >= 0; --i) upto[i] = static_cast<int>(all[i / 2] >> 16 * (i % 2) & 0xffff) + (i < 7 ? upto[i + 1] : 0);
   const int before = reduce::warp_exclusive_scan(upto[0]);
-  int above = before, lower_above = 0;
-  Cut found{0, 0, 0, 0, 0};
 #pragma unroll
-  for (int i = 7; i >= 0; --i) {
-    const int in = all[i / 2] >> 16 * (i % 2) & 0xffff, lower_in = lower[i / 2] >> 16 * (i % 2) & 0xffff;
-    const bool over = before + upto[i] >= need, is_cut = over && (i == 7 ? before : before + upto[i < 7 ? i + 1 : 7]) < need;
-    if (is_cut) found.bin = first + i, found.in_bin = in, found.lower_in_bin = lower_in;
-    above += over ? 0 : in;
-    lower_above += over ? 0 : lower_in;
-  }
-  lower_above = __reduce_add_sync(reduce::kFullWarp, lower_above);
-  if (found.in_bin > 0) {
-    found.left = need - above;
-    found.lower_above = lower_above;
-    cut = found;
-  }
+  for (int i = 0; i < 8; ++i) upto[i] += before;
+}
+
+// Finds the cut from the counts of all blocks; one warp.
+__device__ __forceinline__ void find_cut(const int (&upto)[8], int need, Cut& cut) {
+  const int lane = threadIdx.x % 32;
+  int before = __shfl_up_sync(reduce::kFullWarp, upto[0], 1);
+  if (lane == 0) before = 0;
+  if (before >= need || upto[0] < need) return;
+  int bins = 0, above = before, in = upto[7] - before;
+#pragma unroll
+  for (int i = 7; i > 0; --i)
+    if (upto[i] < need) ++bins, above = upto[i], in = upto[i - 1] - upto[i];
+  cut = Cut{kShareBins - 1 - 8 * lane - bins, need - above, in};
 }
 
 }  // namespace select
+
+// The radix kernel as a call: inlined, its 50 KB of code would lie between the steps of the fast path, whose time is then spent on
+// fetching instructions (a third of the stalls that ncu sampled on an H200).
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords>
+__device__ __noinline__ void page_select_by_radix(const PageSelectArgs& args) {
+  page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
+}
 
 // kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: the fast path
 // serves rows of up to kCluster * kThreads * kPages pages.
@@ -184,42 +210,49 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     mbarrier_expect(&barriers[0], kCluster * kWidth * 4);
     mbarrier_expect(&barriers[1], kCluster * kShareBins * 2);
     sm.sent = 0;
-    sm.cut = Cut{0, 0, 0, 0, 0};
+    sm.cut = Cut{0, 0, 0};
   }
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barriers stand by then
+  ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   if (tid < kShareBins) sm.histogram[tid] = 0;
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y;
   const float* const scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
-  const int length = max(args.seq_lens[request], 0);
-  const int pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.max_pages);
+  const auto pages_of = [&](int length) {
+    return min(static_cast<int>((static_cast<int64_t>(max(length, 0)) + PAGE - 1) / PAGE), args.max_pages);
+  };
   // Slices of the longest row that the launch may meet, so that loads need not wait for this row's length: a shorter row leaves the
   // last blocks idle. Scores past the row's end are read, for the buffer holds them, and nothing is done with them.
-  const int longest = args.max_pages <= kCapacity ? args.max_pages : pages;
+  int longest = args.max_pages;
+  if (longest > kCapacity) longest = pages_of(load_length(args.seq_lens + request));
   const int width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
   const int begin = rank * width, limit = min(begin + width, longest);
+  const int length = load_length(args.seq_lens + request);
+  const float* const row = scores + (lane % kWidth < HEADS ? lane % kWidth : 0) * args.score_head_stride;
+  const float first = load_score(row, true), second = load_score(row + min(1, args.max_pages - 1), true);
   float kept[kKept][HEADS];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int page = begin + i * kThreads + tid;
+    const float* from = scores + page;
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) kept[i][h] = load_score(from, page < limit);
+  }
+#pragma unroll
+  for (int i = kKept; i < kPages; ++i) {
+    const int page = begin + i * kThreads + tid;
+    const float* from = scores + page;
+    if (page < limit)
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride)
+        ptx::copy4(ptx::shared_address(stash + ((i - kKept) * HEADS + h) * kThreads), from);
+  }
+  if constexpr (kPages > kKept) ptx::commit_copies();
+  // Here, since the compiler would wait for the length between the loads; the barrier keeps it from that.
+  ptx::cluster_wait<kCluster>();
+  const int pages = pages_of(length);
   float shift[HEADS];
   {
-    const float* const row = scores + (lane % kWidth < HEADS ? lane % kWidth : 0) * args.score_head_stride;
-    const float first = row[0], second = row[min(1, args.max_pages - 1)];
-#pragma unroll
-    for (int i = 0; i < kKept; ++i)
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h) {
-        const int page = begin + i * kThreads + tid;
-        kept[i][h] = page < limit ? scores[h * args.score_head_stride + page] : -reduce::kInfinity;
-      }
-#pragma unroll
-    for (int i = kKept; i < kPages; ++i) {
-      const int page = begin + i * kThreads + tid;
-      if (page < limit)
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h)
-          ptx::copy4(ptx::shared_address(stash + ((i - kKept) * HEADS + h) * kThreads), scores + h * args.score_head_stride + page);
-    }
-    if constexpr (kPages > kKept) ptx::commit_copies();
     const float reference = -kLog2E * fmaxf(first, second);
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) shift[h] = __shfl_sync(reduce::kFullWarp, reference, h);
@@ -263,12 +296,14 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
       if (lane < kWidth) sm.of_warps[warp][lane] = of_warp;
     }
     __syncthreads();
-    ptx::cluster_wait<kCluster>();
     if (warp == 0) {
       const float of_block = column_sums<kWidth, kWarps>(sm.of_warps[0]);
       const uint32_t at = ptx::shared_address(&sm.of_ranks[rank][lane % kWidth]);
-      for (int i = lane; i < kCluster * kWidth; i += 32)
-        ptx::store_async(ptx::map_to_rank(at, i / kWidth), __float_as_uint(of_block), ptx::map_to_rank(masses_in, i / kWidth));
+#pragma unroll
+      for (int from = 0; from < kCluster * kWidth; from += 32) {
+        const int to = (from + lane) / kWidth;
+        if (to < kCluster) ptx::store_async(ptx::map_to_rank(at, to), __float_as_uint(of_block), ptx::map_to_rank(masses_in, to));
+      }
     }
     ptx::wait_cluster_barrier(masses_in, 0);
     float unit[HEADS];
@@ -276,7 +311,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
       const float of_row = column_sums<kWidth, kCluster>(sm.of_ranks[0]);
       // The reference is a page of the row: its own term is 1 up to rounding.
       fits = __all_sync(reduce::kFullWarp, lane % kWidth >= HEADS || (of_row >= 0.5f && of_row <= kLargestMass));
-      const float inverse = kShareUnit / of_row;
+      const float inverse = kShareUnit * reciprocal_approx(of_row);
 #pragma unroll
       for (int h = 0; h < HEADS; ++h) unit[h] = __shfl_sync(reduce::kFullWarp, inverse, h);
     }
@@ -295,27 +330,38 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
         }
       }
       __syncthreads();
+      // A constant number of turns: the compiler would unroll a loop from `tid` four times.
+      constexpr int kPieces = kCluster * kShareBins / 8;  // 16 bytes for each destination
 #pragma unroll
-      for (int i = tid; i < kCluster * kShareBins / 8; i += kThreads) {
-        const int piece = i % (kShareBins / 8), to = i / (kShareBins / 8);
-        const uint4 x = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece]);
-        const uint4 y = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece + 4]);
-        ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.histograms[rank][8 * piece]), to),
-                         make_uint4(x.x | x.y << 16, x.z | x.w << 16, y.x | y.y << 16, y.z | y.w << 16),
-                         ptx::map_to_rank(counts_in, to));
+      for (int from = 0; from < kPieces; from += kThreads) {
+        const int piece = (from + tid) % (kShareBins / 8), to = (from + tid) / (kShareBins / 8);
+        if (from + tid < kPieces) {
+          const uint4 x = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece]);
+          const uint4 y = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece + 4]);
+          ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.histograms[rank][8 * piece]), to),
+                           make_uint4(x.x | x.y << 16, x.z | x.w << 16, y.x | y.y << 16, y.z | y.w << 16),
+                           ptx::map_to_rank(counts_in, to));
+        }
       }
-      if (warp == 0) {
+      if (warp < 2) {
         ptx::wait_cluster_barrier(counts_in, 0);
-        find_cut<kCluster>(sm.histograms, rank, need, sm.cut);
-        __syncwarp();
-        if (lane == 0) {
-          sm.before = min(begin, sinks) + max(begin - recent, 0) + sm.cut.lower_above;
+        int upto[8];
+        sum_bins<kCluster>(sm.histograms, warp == 0 ? kCluster : rank, upto);
+        if (warp == 0) {
+          find_cut(upto, need, sm.cut);
+          __syncwarp();
           // The other blocks' candidates may have landed already; the phase ends when all have.
-          if (sm.cut.bin > 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
+          if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
+        } else {
+          int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
+          to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
+          to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
+          if (lane == 0) sm.lower[kShareBins] = 0;
         }
       }
       __syncthreads();
       const Cut cut = sm.cut;
+      const int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
       const bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
       fits = cut.bin > 0 && (whole || cut.in_bin <= kMostCandidates);
       if (fits) {
@@ -328,17 +374,16 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
           const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
           if (lane == 0) sm.taken[i * kWarps + warp] = word;
           if (value[i] >= least && value[i] < sure) {
-            const int slot = cut.lower_in_bin + atomicAdd(&sm.sent, 1);
+            const int slot = lower_in_bin + atomicAdd(&sm.sent, 1);
             const uint32_t at = ptx::shared_address(&sm.candidates[slot]);
 #pragma unroll
             for (int to = 0; to < kCluster; ++to)
               ptx::store_async(ptx::map_to_rank(at, to), make_uint2(__float_as_uint(value[i]), page), ptx::map_to_rank(candidates_in, to));
           }
         }
+        if (tid == 0) sm.before = min(begin, sinks) + max(begin - recent, 0) + lower_above + (whole ? lower_in_bin : 0);
         __syncthreads();
-        if (whole) {
-          if (tid == 0) sm.before += cut.lower_in_bin;
-        } else {
+        if (!whole) {
           ptx::wait_cluster_barrier(candidates_in, 0);
           // Four lanes a candidate count those that rank above it.
           for (int first = 0; first < cut.in_bin; first += kThreads / 4) {
@@ -370,6 +415,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
           const uint32_t word = sm.taken[i * kWarps + warp];
           if (word == 0) continue;
           int before = 0;
+#pragma unroll 1
           for (int w = lane; w < i * kWarps + warp; w += 32) before += __popc(sm.taken[w]);
           before = sm.before + __reduce_add_sync(reduce::kFullWarp, before);
           if (word >> lane & 1) out[before + __popc(word & ((1u << lane) - 1))] = begin + i * kThreads + tid;
@@ -380,10 +426,14 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     __syncthreads();  // the radix kernel takes the buffer over
   } else {
     if constexpr (kPages > kKept) ptx::wait_copies<0>();
-    ptx::cluster_wait<kCluster>();
     __syncthreads();
   }
-  page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
+  // Where few registers are left, a call would save some of them in local memory.
+  if constexpr (kThreads <= 512 && kCluster <= 8) {
+    page_select_by_radix<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords>(args);
+  } else {
+    page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
+  }
 }
 
 }  // namespace kvloom
