@@ -132,7 +132,7 @@ func BenchmarkMatrix(b *testing.B) {
 	for _, tc := range []struct {
 		name string
 		adds int
-	}{{"mma_loop", 16 * 8 * 16}, {"imma_loop", 16 * 8 * 32}} {
+	}{{"mma_loop", 16 * 8 * 16}, {"imma_loop", 16 * 8 * 32}, {"wgmma_loop", 16 * 64 * 16}} {
 		b.Run(tc.name, func(b *testing.B) {
 			d, err := sim.New(sim.Config{})
 			if err != nil {

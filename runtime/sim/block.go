@@ -143,7 +143,7 @@ const (
 func (u *unit) run() progress {
 	for range 64 {
 		moved, polls, alive := len(u.pending) > 0, false, false
-		if f := u.land(); f != nil {
+		if f := u.land(false); f != nil {
 			return u.stopWith(f)
 		}
 		for _, b := range u.blocks {

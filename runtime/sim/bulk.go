@@ -17,7 +17,7 @@ func (c *lowering) bulk() step {
 		c.args(1, 1)
 		keep := int(c.imm(0))
 		return func(w *warp, m uint32) {
-			if f := w.b.unit.land(); f != nil {
+			if f := w.b.unit.land(true); f != nil {
 				w.fault, w.stop = f, true
 				return
 			}
@@ -190,10 +190,16 @@ func (w *warp) later(op bulkOp, bar *access, lane, rank int, signal bool) bool {
 	return true
 }
 
-// land completes the copies on their way. It reports a fault of one of them.
-func (u *unit) land() *Fault {
+// land completes copies on their way: all of them, or about half where the schedule is random. It reports a fault
+// of one of them.
+func (u *unit) land(all bool) *Fault {
+	var later []bulkOp
 	for i := range u.pending {
 		op := &u.pending[i]
+		if !all && u.rng.on && u.rng.next()%2 == 0 {
+			later = append(later, *op)
+			continue
+		}
 		if op.do != nil {
 			op.do()
 		} else {
@@ -203,7 +209,7 @@ func (u *unit) land() *Fault {
 			return op.w.fault
 		}
 	}
-	u.pending = u.pending[:0]
+	u.pending = append(u.pending[:0], later...)
 	return nil
 }
 

@@ -214,7 +214,7 @@ func (w *warp) bulkCell(lane int, c *cell, t touch, write bool, addr uint64) {
 }
 
 // matrixRead checks a wgmma operand: it is read through the async proxy.
-func (w *warp) matrixRead(off, size uint64) bool {
+func (w *warp) matrixRead(off, size uint64) {
 	c := &w.b.shade.cells[off/granule]
 	addr := off + sharedBase
 	if k := unwritten(w.b.shade.written, off, size); k < size {
@@ -231,5 +231,4 @@ func (w *warp) matrixRead(off, size uint64) bool {
 	t := w.touch(0, 15, false)
 	t.gid, t.clock, t.lanes, t.async = w.san.unit.base+w.wgmmaAgent(), w.wg.issued, allLanes, true
 	c.read(w.san, t, 0)
-	return true
 }

@@ -223,14 +223,8 @@ func loadA[T float64 | int32](p product, w *warp, out *tile[T], decode func(uint
 		w.failf(0, kindOperand, "matrix descriptors with a base offset are not known")
 		return false
 	}
-	for r := range 16 {
-		for k := range p.k {
-			v, ok := w.element(d.offset(r+16*(w.id%4), k), d.size)
-			if !ok {
-				return false
-			}
-			out[r][k] = decode(v)
-		}
+	if !gatherUnits(w, d, 16*(w.id%4), 16, p.k, decode, func(r int) []T { return out[r&15][:] }) {
+		return false
 	}
 	negate(p.negA, out[:], p.k)
 	return true
@@ -242,17 +236,13 @@ func loadB[T float64 | int32](p product, w *warp, out *[256][32]T, decode func(u
 		w.failf(0, kindOperand, "matrix descriptors with a base offset are not known")
 		return false
 	}
-	for c := range p.n {
-		for k := range p.k {
-			v, ok := w.element(d.offset(c, k), d.size)
-			if !ok {
-				return false
-			}
-			out[c&255][k&31] = decode(v)
-		}
-		if p.negB {
-			for k := range out[c&255] {
-				out[c&255][k] = -out[c&255][k]
+	if !gatherUnits(w, d, 0, p.n, p.k, decode, func(c int) []T { return out[c&255][:] }) {
+		return false
+	}
+	if p.negB {
+		for c := range p.n {
+			for k := range out[c] {
+				out[c][k] = -out[c][k]
 			}
 		}
 	}
@@ -270,19 +260,52 @@ func negate[T float64 | int32](on bool, rows [][64]T, k int) {
 	}
 }
 
-// element reads one matrix element from shared memory.
-func (w *warp) element(addr, size uint64) (uint32, bool) {
+// gatherUnits decodes rows first to first+rows of a matrix, one 16-byte unit at a time: elements along k, or along the rows of a
+// transposed operand.
+func gatherUnits[T float64 | int32](w *warp, d descriptor, first, rows, k int, decode func(uint32) T, row func(int) []T) bool {
+	per := int(16 / d.size)
+	if !d.trans {
+		for r := range rows {
+			out := row(r)
+			for at := 0; at < k; at += per {
+				p := w.matrixUnit(d.offset(first+r, at))
+				if p == nil {
+					return false
+				}
+				for i := range per {
+					out[at+i] = decode(uint32(load(unsafe.Add(p, i*int(d.size)), int(d.size))))
+				}
+			}
+		}
+		return true
+	}
+	for r := 0; r < rows; r += per {
+		for at := range k {
+			p := w.matrixUnit(d.offset(first+r, at))
+			if p == nil {
+				return false
+			}
+			for i := range per {
+				row(r + i)[at] = decode(uint32(load(unsafe.Add(p, i*int(d.size)), int(d.size))))
+			}
+		}
+	}
+	return true
+}
+
+// matrixUnit is 16 bytes of shared memory that a descriptor reaches, or nil after a fault.
+func (w *warp) matrixUnit(addr uint64) unsafe.Pointer {
 	off := addr - sharedBase
-	limit := uint64(w.b.launch.shared)
-	if off >= limit || size > limit-off {
+	if limit := uint64(w.b.launch.shared); off >= limit || 16 > limit-off {
 		w.failAt(0, kindBounds, addr, "the matrix descriptor reaches shared offset %d; the block has %d bytes", int64(off), limit)
-		return 0, false
+		return nil
 	}
-	if w.san != nil && !w.matrixRead(off, size) {
-		return 0, false
+	if w.san != nil {
+		for g := uint64(0); g < 16; g += granule {
+			w.matrixRead(off+g, granule)
+		}
 	}
-	p := unsafe.Pointer(&w.b.shared[off])
-	return uint32(load(p, int(size))), true
+	return unsafe.Pointer(&w.b.shared[off])
 }
 
 func (p product) whole(w *warp, a *tile[int32], b *[256][32]int32, add bool) {
