@@ -37,6 +37,23 @@ type Model struct {
 	RecentPages  int     `json:"recent_pages"`
 	SoftmaxScale float64 `json:"softmax_scale"`
 	LogitSoftcap float64 `json:"logit_softcap"` // 0: none
+
+	Drop DropModel `json:"drop"` // zero without DropKV kernels
+}
+
+// DropModel is what the DropKV kernels were specialised for.
+type DropModel struct {
+	Rule      string  `json:"rule"`       // dropkv, snapkv, value_norm, keydiff, streaming
+	Window    int     `json:"window"`     // queries
+	Pool      string  `json:"pool"`       // max, avg, none
+	PoolWidth int     `json:"pool_width"` // tokens
+	Precision string  `json:"precision"`  // exact: outputs in f32; fast: in the cache's dtype
+	Eps       float64 `json:"eps"`
+}
+
+// Queries tells whether the rule looks at the window's queries.
+func (d DropModel) Queries() bool {
+	return d.Rule == "dropkv" || d.Rule == "snapkv" || d.Rule == "value_norm"
 }
 
 // Group is the number of query heads that share a KV head.
@@ -92,6 +109,13 @@ const (
 	PageSelect  = "page_select"
 	PageAttend  = "page_attend"
 	Dense       = "dense"
+
+	DropObserve = "drop_observe"
+	DropScore   = "drop_score"
+	DropPool    = "drop_pool"
+	DropAllot   = "drop_allot"
+	DropSelect  = "drop_select"
+	DropCompact = "drop_compact"
 )
 
 // Work is what one launch function does, with its kernel for each tuned workload. Kernels are indices into Bundle.Kernels.

@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact}
 
 type workID int
 
@@ -24,6 +24,12 @@ const (
 	selectWork
 	attendWork
 	denseWork
+	dropObserveWork
+	dropScoreWork
+	dropPoolWork
+	dropAllotWork
+	dropSelectWork
+	dropCompactWork
 	numWorks
 )
 

@@ -61,6 +61,8 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: record_bytes is %d, no multiple of 16", m.RecordBytes)
 	case m.Slots < m.SinkPages+m.RecentPages:
 		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)
+	case m.Drop != (DropModel{}) && (m.Drop.Window < 1 || m.Drop.Window > 64):
+		return fmt.Errorf("model: a window of %d queries, allowed are 1 to 64", m.Drop.Window)
 	case m.DType != "bf16" && m.DType != "fp16":
 		return fmt.Errorf("model: dtype %q is not one of bf16, fp16", m.DType)
 	}
@@ -137,7 +139,7 @@ func (b *Bundle) validateWork(w *Work) error {
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageAttend:
+	case PageSummary, PageScore, PageSelect, PageAttend, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

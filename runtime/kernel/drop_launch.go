@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/device"
+)
+
+// DropObserve writes full log-sum-exp and attention output of the last Window queries of each request, causal inside the window; for
+// keydiff the mean of the keys' directions. w picks the tuned kernel.
+//
+// All launch functions enqueue on the caller's stream and thread; they allocate nothing, never wait, and may be captured. The arguments
+// are copied before they return.
+func (s *Set) DropObserve(st device.Stream, a *DropObserveArgs, w Workload) error {
+	if err := s.CheckDropObserve(a); err != nil {
+		return err
+	}
+	return s.run(st, dropObserveWork, w, s.problem(&a.Cache), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// DropScore writes what dropping each token alone would do: its score, f32 [batch, kv head, token].
+func (s *Set) DropScore(st device.Stream, a *DropScoreArgs, w Workload) error {
+	if err := s.CheckDropScore(a); err != nil {
+		return err
+	}
+	return s.run(st, dropScoreWork, w, s.problem(&a.Cache), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// DropPool smooths scores along the sequence and marks pinned tokens.
+func (s *Set) DropPool(st device.Stream, a *DropPoolArgs, w Workload) error {
+	if err := s.CheckDropPool(a); err != nil {
+		return err
+	}
+	return s.run(st, dropPoolWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// DropAllot divides a layer's budget over its heads (adaptive).
+func (s *Set) DropAllot(st device.Stream, a *DropAllotArgs, w Workload) error {
+	if err := s.CheckDropAllot(a); err != nil {
+		return err
+	}
+	return s.run(st, dropAllotWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// DropSelect picks the kept tokens of each head, ascending.
+func (s *Set) DropSelect(st device.Stream, a *DropSelectArgs, w Workload) error {
+	if err := s.CheckDropSelect(a); err != nil {
+		return err
+	}
+	return s.run(st, dropSelectWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// DropCompact gathers the kept tokens of each head to the front of a cache.
+func (s *Set) DropCompact(st device.Stream, a *DropCompactArgs, w Workload) error {
+	if err := s.CheckDropCompact(a); err != nil {
+		return err
+	}
+	p := s.problem(&a.Source)
+	p.Slots = int64(a.Slots)
+	return s.run(st, dropCompactWork, w, p, 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// valueProblem is the problem of a launch over a value a token.
+func (s *Set) valueProblem(batch, kvHeads, maxTokens int32) Problem {
+	page := int32(s.bundle.Model.PageSize)
+	return s.problem(&KVCache{Batch: batch, KVHeads: kvHeads, MaxPages: (maxTokens + page - 1) / page})
+}
