@@ -12,9 +12,17 @@ type attendListShape struct {
 	warps, stages, splits, cluster int
 }
 
-// attendListShapes, the default first.
+// attendListShapes, the default first: splits 0 are as many whole clusters as give dense attention some 64 blocks, with 8 warps of two
+// tiles each enough to read at full speed. More blocks than a list's cluster cost it time only where most SMs have one.
 var attendListShapes = []attendListShape{
-	{8, 2, 8, 8}, {8, 1, 8, 8}, {8, 2, 16, 8}, {8, 1, 16, 8}, {8, 1, 16, 16}, {8, 2, 16, 16},
+	{8, 2, 0, 8}, {8, 2, 8, 8}, {8, 1, 8, 8}, {8, 2, 16, 8}, {8, 1, 16, 8}, {8, 1, 16, 16}, {8, 2, 16, 16},
+}
+
+// attendListSplits is the number of splits of a shape that leaves it open.
+func attendListSplits(s *specs.Spec, shape attendListShape) int {
+	const blocks = 64
+	lists := attendLists(s) * newAttendSizes(s, shape.stages).headTiles
+	return shape.cluster * max(blocks/(lists*shape.cluster), 1)
 }
 
 // attendListCandidates are the candidates of page_attend_list, and those that cannot be, with the reason.
@@ -22,7 +30,15 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 	if t.Arch != "sm_90a" {
 		return nil, nil
 	}
+	seen := map[attendListShape]bool{}
 	for _, shape := range attendListShapes {
+		if shape.splits == 0 {
+			shape.splits = attendListSplits(s, shape)
+		}
+		if seen[shape] {
+			continue
+		}
+		seen[shape] = true
 		c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 0, shape.cluster})
 		z := newAttendSizes(s, shape.stages)
 		record := int64(256 + (shape.splits*z.partBytes+255)/256*256)

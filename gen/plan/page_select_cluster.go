@@ -16,8 +16,11 @@ type selectClusterShape struct {
 // selectClusterShapes, by the row that they hold. More pages a thread cost time on short rows too (instructions, not bytes), so the
 // default is the first that holds the spec's longest row.
 var selectClusterShapes = []selectClusterShape{
-	{512, 8, 2}, {512, 8, 4}, {1024, 8, 4}, {512, 8, 8}, {512, 16, 4}, {512, 16, 8}, {1024, 8, 1}, {256, 8, 4}, {512, 4, 4}, {512, 16, 2},
+	{512, 8, 2}, {512, 8, 4}, {1024, 8, 4}, {512, 16, 4}, {512, 8, 8}, {512, 16, 8}, {1024, 8, 1}, {256, 8, 4}, {512, 4, 4}, {512, 16, 2},
 }
+
+// clustersOf16 is how many clusters of 16 blocks run at once on 132 SMs with a block an SM; an eighth waits for the first.
+const clustersOf16 = 7
 
 // longestRow is the pages of the spec's longest workload.
 func longestRow(s *specs.Spec) int {
@@ -46,7 +49,10 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 		candidates = append(candidates, c)
 	}
 	row := longestRow(s)
-	holds := func(c Candidate) bool { return c.Param("threads")*c.Param("cluster")*c.Param("pages") >= row }
+	holds := func(c Candidate) bool {
+		waits := c.Param("cluster") == 16 && s.Attention.KVHeads > clustersOf16
+		return c.Param("threads")*c.Param("cluster")*c.Param("pages") >= row && !waits
+	}
 	if i := slices.IndexFunc(candidates, holds); i > 0 {
 		first := candidates[i]
 		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)

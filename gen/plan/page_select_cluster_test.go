@@ -1,0 +1,64 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+func listSpec(queryHeads, kvHeads, context int, combine string) *specs.Spec {
+	s := summarySpec(128, 16, 4, 4)
+	s.Attention.QueryHeads, s.Attention.KVHeads = queryHeads, kvHeads
+	s.Locks.Combine = combine
+	s.Workloads = []specs.Workload{{Context: 32768, Batch: 1}, {Context: context, Batch: 1}}
+	return s
+}
+
+func TestSelectDefaultHoldsTheLongestRow(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		q, kv    int
+		context  int
+		combine  string
+		want     []Param
+		whatWith string
+	}{
+		{"128K", 32, 8, 131072, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 2}}, "two pages a thread are enough"},
+		{"512K", 32, 8, 524288, "share_average", []Param{{"threads", 1024}, {"cluster", 8}, {"pages", 4}}, "four pages of 1024 threads"},
+		{"512K of 2 heads", 32, 2, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 4}}, "sixteen heads a thread: two clusters of 16"},
+		{"512K of 8 wide heads", 128, 8, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 8}}, "eight clusters of 16 do not fit"},
+		{"1M of 2 heads", 32, 2, 1 << 20, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 8}}, "65536 pages"},
+		{"per_head", 32, 8, 131072, "per_head", []Param{{"threads", 512}, {"cluster", 8}}, "the radix kernel's rule"},
+		{"group 24", 48, 2, 131072, "share_average", []Param{{"threads", 512}, {"cluster", 8}}, "too many heads for registers"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := planPageSelect(listSpec(tt.q, tt.kv, tt.context, tt.combine), Targets["sm_90a"])
+			if diff := cmp.Diff(tt.want, p.Candidates[0].Params); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.whatWith, diff)
+			}
+		})
+	}
+}
+
+func TestAttendDefaultSplits(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		q, kv int
+		want  int
+		why   string
+	}{
+		{"8 heads", 32, 8, 8, "one cluster a list: 64 blocks"},
+		{"2 heads", 32, 2, 32, "dense attention of two heads needs more blocks than lists do"},
+		{"32 heads", 32, 32, 8, "never fewer than a cluster"},
+		{"3 heads", 9, 3, 16, "whole clusters"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := planPageAttend(listSpec(tt.q, tt.kv, 131072, "share_average"), Targets["sm_90a"]).Candidates[0]
+			if got := c.Param("splits"); got != tt.want || c.Geometry.Grid[0].Times != int64(tt.want) {
+				t.Errorf("%s: %d splits (grid %d), want %d", tt.why, got, c.Geometry.Grid[0].Times, tt.want)
+			}
+		})
+	}
+}
