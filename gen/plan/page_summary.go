@@ -24,6 +24,7 @@ func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {
 			continue
 		}
+		p.addTridiagonal(s, t, form)
 		choices := summaryBlockChoices[s.Cache.PageSize]
 		if s.Cache.PageSize <= 16 {
 			choices = summaryWarpChoices(s, t, form)

@@ -56,7 +56,7 @@ func TestSummaryGrid(t *testing.T) {
 		whatWith string
 	}{
 		{"one page of a decode step", 16, launch.Problem{NewPages: 1, KVHeads: 8, Batch: 64}, [2]int64{1, 64}, "a warp takes four pages, so eight heads are one block of four warps"},
-		{"a prompt", 16, launch.Problem{NewPages: 8192, KVHeads: 8, Batch: 1}, [2]int64{264, 1}, "blocks that stay: two an SM"},
+		{"a prompt", 16, launch.Problem{NewPages: 8192, KVHeads: 8, Batch: 1}, [2]int64{396, 1}, "blocks that stay: three an SM"},
 		{"a block a page", 64, launch.Problem{NewPages: 3, KVHeads: 8, Batch: 2}, [2]int64{24, 2}, "large pages"},
 	} {
 		c, _ := planPageSummary(summarySpec(128, tt.page, 4, 4), Targets["sm_90a"]).DefaultOf(Hopper)

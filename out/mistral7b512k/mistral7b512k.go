@@ -54,8 +54,8 @@ type Choice struct {
 
 // Choices lists the kernels of each work: the default, the portable form's default, then what was tuned.
 var Choices = []Choice{
-	{"page_summary", 0, 0, "page_summary hopper warps=4 blocks=2", "sm_90a", "kernels/page_summary_hopper_warps4_blocks2.cu"},
-	{"page_summary", 0, 0, "page_summary portable warps=2 blocks=4", "compute_80", "kernels/page_summary_portable_warps2_blocks4.cu"},
+	{"page_summary", 0, 0, "page_summary hopper warps=4 blocks=3 tridiagonal=1", "sm_90a", "kernels/page_summary_hopper_warps4_blocks3_tridiagonal1.cu"},
+	{"page_summary", 0, 0, "page_summary portable warps=4 blocks=2 tridiagonal=1", "compute_80", "kernels/page_summary_portable_warps4_blocks2_tridiagonal1.cu"},
 	{"page_score", 0, 0, "page_score hopper imma=1 heads=8 parts=2 warps=16 stages=3", "sm_90a", "kernels/page_score_hopper_imma1_heads8_parts2_warps16_stages3.cu"},
 	{"page_score", 0, 0, "page_score portable warps=4 blocks=3 stages=0 bulk=0", "compute_80", "kernels/page_score_portable_warps4_blocks3_stages0_bulk0.cu"},
 	{"page_select", 0, 0, "page_select hopper threads=1024 cluster=8 pages=4", "sm_90a", "kernels/page_select_hopper_threads1024_cluster8_pages4.cu"},

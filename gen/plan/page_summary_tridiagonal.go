@@ -1,0 +1,83 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+// The direct form of page_summary for pages of 16 tokens (templates/kernels/page_summary_tridiagonal.cuh): three quarters of the
+// time of the Jacobi form is the eigenproblem, and more where spectra are awkward.
+
+// tridiagonalMaxRank is a vector a lane of the eight that hold a page's Gram matrix.
+const tridiagonalMaxRank = 8
+
+// addTridiagonal plans the direct form, ahead of the general one.
+func (p *FamilyPlan) addTridiagonal(s *specs.Spec, t Target, form Form) {
+	if s.Cache.PageSize != 16 || s.Locks.Rank > tridiagonalMaxRank {
+		return
+	}
+	for _, choice := range tridiagonalChoices(s, t, form) {
+		c := tridiagonalCandidate(s, t, form, choice)
+		if reason := summaryRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+}
+
+// tridiagonalCandidate is the general form's candidate with another kernel and its shared memory.
+func tridiagonalCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) Candidate {
+	c := summaryCandidate(s, t, form, choice)
+	c.Params = append(c.Params, Param{"tridiagonal", 1})
+	c.Header, c.Kernel = "kernels/page_summary_tridiagonal.cuh", "kvloom::page_summary_tridiagonal"
+	c.Geometry.DynamicShared = tridiagonalBlockBytes(s, choice.warps)
+	c.Constants = slices.DeleteFunc(slices.Clone(c.Constants), func(k Constant) bool { return k.Name == "PAGE" })
+	for i := range c.Constants {
+		if c.Constants[i].Name == "kSharedBytes" {
+			c.Constants[i].Value = fmt.Sprint(c.Geometry.DynamicShared)
+		}
+	}
+	return c
+}
+
+// tridiagonalChoices: the default has the most warps an SM, of those blocks of four. Each number of warps comes with two numbers of
+// blocks.
+func tridiagonalChoices(s *specs.Spec, t Target, form Form) []summaryParams {
+	most := summaryMaxWarps
+	if form == Portable || s.Attention.HeadDim == 112 && s.Locks.Rank > 4 {
+		most = 8 // 168 registers a thread are a few too few here
+	}
+	var all []summaryParams
+	for _, warps := range []int{4, 2, 1, 3, 6, 8} {
+		each := tridiagonalBlockBytes(s, warps)
+		if form == Portable && warps > 1 && each > smallSM {
+			continue
+		}
+		blocks := max(min((t.SharedPerBlock+1<<10)/(each+summaryStatic+1<<10), most/warps), 1)
+		all = append(all, summaryParams{warps, blocks})
+		if blocks > 2 {
+			all = append(all, summaryParams{warps, blocks - 1})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b summaryParams) int { return b.warps*b.blocks - a.warps*a.blocks })
+	return all
+}
+
+// tridiagonalBlockBytes is TridiagonalBuild::kWarpBytes of page_summary_tridiagonal.cuh for each warp, and the block's start vectors.
+func tridiagonalBlockBytes(s *specs.Spec, warps int) int {
+	r := summaryRecord(s)
+	pitch := 2 * r.HeadDim
+	if r.HeadDim%64 != 0 {
+		pitch += 16
+	}
+	stepPages, rows := 1, 8
+	if r.Rank <= 4 && r.HeadDim <= 128 {
+		stepPages, rows = 2, 4
+	}
+	lead := max(stepPages*r.C-512, 0)
+	scratch := max(2*16*20*4, lead+4/stepPages*512+4*rows*4)
+	return warps*roundUp(4*16*pitch+scratch+96, 16) + 8*16*4
+}

@@ -1,0 +1,58 @@
+package verify
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/gputest"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+)
+
+// TestTridiagonalSummaryOnSim runs the direct form of page_summary on the simulator: its layouts differ by head dim, rank and bits.
+func TestTridiagonalSummaryOnSim(t *testing.T) {
+	careful := []string{notFinite, "degenerate pages", hugeKeys, oddStrides}
+	for _, tt := range []struct {
+		dtype           string
+		dim, rank, bits int
+		reason          string
+		only            []string // cases; none: all
+	}{
+		{"bf16", 64, 4, 4, "two pages a tile, every case", nil},
+		{"bf16", 128, 8, 16, "one page a tile; energies are judged without a code's error", []string{"one token", decaying, equalSpan, "degenerate pages", tinyKeys}},
+		{"fp16", 112, 5, 4, "padding in rows of whole units, rows past the rank", careful},
+		{"bf16", 80, 3, 2, "quarters that end in the middle of a tile, two lanes a byte", careful},
+		{"fp16", 96, 8, 8, "rows that are not exchanged", careful},
+		{"bf16", 192, 1, 8, "eight samples an eigenvalue", careful},
+		{"bf16", 256, 2, 16, "most registers", careful},
+	} {
+		t.Run(fmt.Sprintf("%s d%d r%d b%d", tt.dtype, tt.dim, tt.rank, tt.bits), func(t *testing.T) {
+			s := summarySpec(tt.dtype, tt.dim, 16, tt.rank, tt.bits, 2)
+			c, ok := plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
+			if !ok || c.Kernel != "kvloom::page_summary_tridiagonal" {
+				t.Fatalf("%s: the default is %s", tt.reason, c.ID())
+			}
+			dev := gputest.Sim(t)
+			env := NewEnv(dev, NewLoader(t.Context(), dev, nvrtctest.Compiler(t)).Compile)
+			only := tt.only
+			if only == nil {
+				only = []string{""}
+			}
+			for _, name := range only {
+				results, err := Check(t.Context(), env, s, c, Options{Seed: 1, Only: name})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range results {
+					if !r.OK() {
+						t.Errorf("%s: %s, %s: %s", tt.reason, r.Case, r.Metric, r.Failure)
+					}
+					t.Logf("%s: %s: error %.3g, bound %.3g, %d values", r.Case, r.Metric, r.MaxError, r.Bound, r.Count)
+				}
+			}
+			if err := env.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

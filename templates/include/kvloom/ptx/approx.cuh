@@ -1,0 +1,20 @@
+// Reciprocals on the special function unit: relative error about 2^-22, no Newton step and no care for denormal numbers.
+#pragma once
+
+#include "kvloom/types.cuh"
+
+namespace kvloom {
+
+__device__ __forceinline__ float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace kvloom

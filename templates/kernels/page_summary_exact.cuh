@@ -1,0 +1,155 @@
+// page_summary_tridiagonal's careful way for single pages, by a whole warp: the Gram matrix of keys scaled and taken from the page's
+// first key in f32, and V from the same numbers, written straight to the record. For pages whose keys' own products would lose what
+// distinguishes them: keys that lie close together far from 0, very large or very small ones, and ones that are not finite.
+#pragma once
+
+#include "kernels/page_summary_common.cuh"
+
+namespace kvloom {
+
+// The same number, of which the compiler knows nothing: what follows from it is not worked out before the loop around a path that is
+// rarely taken, where it would hold registers all the time.
+__device__ __forceinline__ int opaque(int x) {
+  int y;
+  asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// A page of keys in shared memory: where 16-byte chunks of its rows lie.
+template <int HEAD_DIM>
+struct PageRows {
+  // Rows of whole 128-byte lines exchange chunks by row; others are an odd number of chunks long. ldmatrix then meets all banks.
+  static constexpr bool kSwizzled = HEAD_DIM % 64 == 0;
+  static constexpr int kPitch = 2 * HEAD_DIM + (kSwizzled ? 0 : 16);
+  static constexpr int kBytes = 16 * kPitch;
+
+  static __device__ __forceinline__ int chunk(int row, int chunk) { return row * kPitch + ((kSwizzled ? chunk ^ (row & 7) : chunk) << 4); }
+
+  // Chunk 2 k + lane / 16 of row lane % 16, what ldmatrix takes for 16 dims of a page: an offset of the lane and a constant.
+  static __device__ __forceinline__ int tile(int lane, int k) {
+    const int own = chunk(lane % 16, lane / 16);
+    return kSwizzled ? (own ^ (2 * k & 7) << 4) + (2 * k & ~7) * 16 : own + 32 * k;
+  }
+};
+
+// The places of vectors u, f32 [rows][16] with groups of four floats exchanged by row.
+__device__ __forceinline__ int vector_place(int row, int token) { return row * 16 + (((token / 4) ^ (row / 2)) % 4) * 4 + token % 4; }
+
+template <int HEAD_DIM, int RANK, int BITS, class Key>
+struct ExactPage {
+  using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
+  using Rows = PageRows<HEAD_DIM>;
+  static constexpr int kHalf = HEAD_DIM / 2;            // pairs of dims
+  static constexpr int kPairs = (kHalf + 31) / 32;      // a lane's
+  static constexpr int kGramStride = 20;
+
+  const uint8_t* keys;
+  int lane;
+
+  __device__ __forceinline__ uint32_t pair(int row, int pair) const {
+    return *reinterpret_cast<const uint32_t*>(keys + Rows::chunk(row, pair / 4) + pair % 4 * 4);
+  }
+
+  static __device__ __forceinline__ float warp_top(float x) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
+    return x;
+  }
+
+  __device__ __forceinline__ PageScale power() const {
+    uint32_t top = 0;
+    for (int i = lane; i < 16 * kHalf; i += 32) top = larger_bits(top, pair(i / kHalf, i % kHalf));
+#pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) top = max(top, __shfl_xor_sync(~0u, top, mask));
+    return page_scale(top, Key{});
+  }
+
+  // Writes the Gram matrix to g, f32 [16][kGramStride], and returns the power of 4 that brings it near 1, by the square root.
+  // A page that is not finite counts as zeros.
+  __device__ __forceinline__ float gram(float* g, PageScale power) const {
+    const uint32_t keep = power.down > 0.f ? ~0u : 0u;
+    float top = 0.f;
+#pragma unroll 1
+    for (int i = lane; i < 256; i += 32) {
+      const int row = i / 16, column = i % 16;
+      float sum = 0.f;
+#pragma unroll 2
+      for (int p = 0; p < kHalf; p++) {
+        const float2 o = unpack(pair(0, p) & keep, Key{}), x = unpack(pair(row, p) & keep, Key{}), y = unpack(pair(column, p) & keep, Key{});
+        const float ox = o.x * power.down, oy = o.y * power.down;
+        sum = fmaf(fmaf(x.x, power.down, -ox), fmaf(y.x, power.down, -ox), sum);
+        sum = fmaf(fmaf(x.y, power.down, -oy), fmaf(y.y, power.down, -oy), sum);
+      }
+      g[row * kGramStride + column] = sum;
+      top = fmaxf(top, fabsf(sum));
+    }
+    top = warp_top(top);
+    const int half = top > 0.f ? (static_cast<int>(__float_as_uint(top) >> 23) - 127) >> 1 : 0;
+    return __uint_as_float(static_cast<uint32_t>(127 + half) << 23);
+  }
+
+  // Stores the codes of one pair of dims of a row of V, or of the centroid for 8 bits. Two lanes share a byte of 2-bit codes.
+  template <int kBits>
+  __device__ __forceinline__ void store_pair(uint8_t* row, int pair, bool inside, float2 v, Scale scale) const {
+    constexpr int kDims = HEAD_DIM / 4, kPadBytes = kBits == BITS ? Layout::kQuarterBytes - kDims * kBits / 8 : 0;
+    uint32_t code = basis_code<kBits>(v.x, scale) | basis_code<kBits>(v.y, scale) << kBits % 32;
+    uint8_t* to = row + 2 * pair * kBits / 8 + 2 * pair / kDims * kPadBytes;
+    if (kBits == 2) code |= __shfl_xor_sync(~0u, code, 1) << 4;
+    if (!inside) return;
+    if (kBits == 2 && pair % 2 == 0) *to = static_cast<uint8_t>(code);
+    if (kBits == 4) *to = static_cast<uint8_t>(code);
+    if (kBits == 8) *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(code);
+    if (kBits == 16) *reinterpret_cast<uint32_t*>(to) = code;
+  }
+
+  // Writes V, its scales, the centroid and its scale; everything else of the record is written elsewhere. sigma holds the singular
+  // values of the scaled keys, 0 for no such direction; u the left vectors.
+  __device__ __forceinline__ void basis(uint8_t* record, const float* u, const float* sigma) const {
+    const PageScale power = this->power();
+    const uint32_t keep = power.down > 0.f ? ~0u : 0u;
+    if constexpr (Layout::kQuarterBytes * 8 != HEAD_DIM / 4 * BITS) {
+      for (int i = lane; i < Layout::kMu / 4; i += 32) reinterpret_cast<uint32_t*>(record)[i] = 0;
+      __syncwarp();
+    }
+#pragma unroll 1
+    for (int j = 0; j <= RANK; j++) {  // the last is the centroid, whose weights are alike
+      const bool centroid = j == RANK;
+      const float inverse = centroid ? 1.f / 16 : sigma[j] > 0.f ? 1.f / sigma[j] : 0.f;
+      float2 v[kPairs];
+      float top = 0.f;
+#pragma unroll
+      for (int m = 0; m < kPairs; m++) {
+        const int p = min(lane + 32 * m, kHalf - 1);
+        const float2 o = unpack(pair(0, p) & keep, Key{});
+        const float ox = o.x * power.down, oy = o.y * power.down;
+        float x = 0.f, y = 0.f;
+#pragma unroll 2
+        for (int t = 0; t < 16; t++) {
+          const float2 key = unpack(pair(t, p) & keep, Key{});
+          const float weight = centroid ? 1.f : u[vector_place(j, t)];
+          x = fmaf(weight, fmaf(key.x, power.down, -ox), x);
+          y = fmaf(weight, fmaf(key.y, power.down, -oy), y);
+        }
+        v[m] = centroid ? make_float2(fmaf(x, inverse, ox), fmaf(y, inverse, oy)) : make_float2(x * inverse, y * inverse);
+        top = fmaxf(top, fmaxf(fabsf(v[m].x), fabsf(v[m].y)));
+      }
+      const Scale scale = make_scale(warp_top(top), centroid || BITS == 16 ? largest_code<8>() : largest_code<BITS == 16 ? 8 : BITS>());
+#pragma unroll
+      for (int m = 0; m < kPairs; m++) {
+        const int p = lane + 32 * m;
+        if (centroid) store_pair<8>(record + Layout::kMu, p, p < kHalf, v[m], scale);
+        else store_pair<BITS>(record + j * Layout::kRowBytes, p, p < kHalf, v[m], scale);
+      }
+      if (lane == 0) {
+        if (centroid) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(scale.value * power.up);
+        else if (Layout::kHasColumnScales) reinterpret_cast<uint16_t*>(record + Layout::kColumnScales)[j] = bf16_bits(scale.value);
+      }
+    }
+    // Padding between and behind the scales.
+    constexpr int kColumnEnd = Layout::kColumnScales + (Layout::kHasColumnScales ? 2 * RANK : 0);
+    if (lane < (Layout::kMuScale - kColumnEnd) / 2) reinterpret_cast<uint16_t*>(record + kColumnEnd)[lane] = 0;
+    if (lane < (Layout::kBytes - Layout::kMuScale - 2) / 2) reinterpret_cast<uint16_t*>(record + Layout::kMuScale + 2)[lane] = 0;
+  }
+};
+
+}  // namespace kvloom
