@@ -191,7 +191,7 @@ func TestBrokenProperties(t *testing.T) {
 	hopper, _ := attend.DefaultOf(plan.Hopper)
 	portable, _ := attend.DefaultOf(plan.Portable)
 	good := ".target sm_90a\n.param .align 8 .b8 page_attend_param_0[" + fmt.Sprint(argsBytes[plan.PageAttend]) + "]\n" +
-		"mma.sync.aligned.m16n8k16.row.col.f32.bf16\ncp.async.cg.shared.global\nldmatrix.sync.aligned.m8n8.x4\ngriddepcontrol.wait;\n"
+		"mma.sync.aligned.m16n8k16.row.col.f32.bf16\ncp.async.cg.shared.global\nldmatrix.sync.aligned.m8n8.x4\ngriddepcontrol.wait;\nbarrier.cluster.arrive.relaxed.aligned;\n"
 	for _, tt := range []struct {
 		name, ptx string
 		c         plan.Candidate
