@@ -7,6 +7,7 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/gputest"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // TestTridiagonalSummaryOnSim runs the direct form of page_summary on the simulator: its layouts differ by head dim, rank and bits.
@@ -25,6 +26,8 @@ func TestTridiagonalSummaryOnSim(t *testing.T) {
 		{"fp16", 96, 8, 8, "rows that are not exchanged", careful},
 		{"bf16", 192, 1, 8, "eight samples an eigenvalue", careful},
 		{"bf16", 256, 2, 16, "most registers", careful},
+		{"bf16", 64, 8, 16, "a start vector that holds little of the vector it is to find", []string{"half-full last page", "low rank"}},
+		{"bf16", 192, 6, 4, "two eigenvalues in one bracket", []string{"half-full last page", "near-equal spectrum"}},
 	} {
 		t.Run(fmt.Sprintf("%s d%d r%d b%d", tt.dtype, tt.dim, tt.rank, tt.bits), func(t *testing.T) {
 			s := summarySpec(tt.dtype, tt.dim, 16, tt.rank, tt.bits, 2)
@@ -32,27 +35,49 @@ func TestTridiagonalSummaryOnSim(t *testing.T) {
 			if !ok || c.Kernel != "kvloom::page_summary_tridiagonal" {
 				t.Fatalf("%s: the default is %s", tt.reason, c.ID())
 			}
-			dev := gputest.Sim(t)
-			env := NewEnv(dev, NewLoader(t.Context(), dev, nvrtctest.Compiler(t)).Compile)
-			only := tt.only
-			if only == nil {
-				only = []string{""}
-			}
-			for _, name := range only {
-				results, err := Check(t.Context(), env, s, c, Options{Seed: 1, Only: name})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, r := range results {
-					if !r.OK() {
-						t.Errorf("%s: %s, %s: %s", tt.reason, r.Case, r.Metric, r.Failure)
-					}
-					t.Logf("%s: %s: error %.3g, bound %.3g, %d values", r.Case, r.Metric, r.MaxError, r.Bound, r.Count)
-				}
-			}
-			if err := env.Close(); err != nil {
-				t.Error(err)
-			}
+			checkSummaryOnSim(t, s, c, tt.reason, tt.only)
 		})
+	}
+}
+
+// TestJacobiSummaryOnSim: the general form of pages up to 16 tokens stays a candidate where the direct one is the default, and the only
+// one for higher ranks.
+func TestJacobiSummaryOnSim(t *testing.T) {
+	for _, rank := range []int{4, 9} {
+		t.Run(fmt.Sprint("rank ", rank), func(t *testing.T) {
+			s := summarySpec("bf16", 64, 16, rank, 4, 2)
+			for _, c := range plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).Candidates {
+				if c.Form == plan.Portable && c.Kernel == "kvloom::page_summary_warp" {
+					checkSummaryOnSim(t, s, c, "Jacobi", []string{"half-full last page", notFinite, "degenerate pages", decaying, oddStrides, "pages filled while decoding"})
+					return
+				}
+			}
+			t.Fatal("no candidate of the Jacobi form")
+		})
+	}
+}
+
+// checkSummaryOnSim runs the cases named, or all.
+func checkSummaryOnSim(t *testing.T, s *specs.Spec, c plan.Candidate, reason string, only []string) {
+	t.Helper()
+	dev := gputest.Sim(t)
+	env := NewEnv(dev, NewLoader(t.Context(), dev, nvrtctest.Compiler(t)).Compile)
+	if only == nil {
+		only = []string{""}
+	}
+	for _, name := range only {
+		results, err := Check(t.Context(), env, s, c, Options{Seed: 1, Only: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			if !r.OK() {
+				t.Errorf("%s: %s, %s: %s", reason, r.Case, r.Metric, r.Failure)
+			}
+			t.Logf("%s: %s: error %.3g, bound %.3g, %d values", r.Case, r.Metric, r.MaxError, r.Bound, r.Count)
+		}
+	}
+	if err := env.Close(); err != nil {
+		t.Error(err)
 	}
 }
