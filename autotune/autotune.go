@@ -31,6 +31,16 @@ type Options struct {
 	Evaluations int             `json:"evaluations"`
 	Target      float64         `json:"target"`
 	Rounds      int             `json:"rounds"` // in which leaders are measured again; 0: not at all
+	// Incumbents are what an earlier tuning chose: measured right after the default, and among the leaders that are measured again.
+	Incumbents []Incumbent `json:"incumbents,omitempty"`
+}
+
+// Incumbent is an earlier choice.
+type Incumbent struct {
+	Work     measure.Work   `json:"work"`
+	Workload specs.Workload `json:"workload"`
+	Form     plan.Form      `json:"form"`
+	Params   []plan.Param   `json:"params"`
 }
 
 // Compile makes a module of a source; it is called from several goroutines.
@@ -122,6 +132,12 @@ func SpecHash(s *specs.Spec) string {
 		panic("BUG: autotune: spec: " + err.Error())
 	}
 	return hashOf(b)
+}
+
+// EnvironmentID is the environment that trials on a device with a compiler are stored under.
+func EnvironmentID(info device.Info, nvrtc string) (string, error) {
+	env, err := (&Tuner{NVRTC: nvrtc}).environment(info)
+	return env.ID(), err
 }
 
 func (t *Tuner) environment(info device.Info) (store.Environment, error) {

@@ -48,7 +48,7 @@ func (s *session) contests(ctx, hard context.Context) error {
 }
 
 func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err error) {
-	leaders := leadersOf(l.trials)
+	leaders := leadersOf(l.trials, func(t store.Trial) bool { return slices.Contains(l.incumbents, indexOf(l, t)) })
 	if len(leaders) < 2 {
 		return false, nil
 	}
@@ -107,8 +107,8 @@ func indexOf(l *list, t store.Trial) int {
 	panic("BUG: autotune: no candidate " + t.Candidate.ID())
 }
 
-// leadersOf are the right trials that may be the fastest, the fastest first, and the default.
-func leadersOf(trials []store.Trial) []store.Trial {
+// leadersOf are the right trials that may be the fastest, the fastest first, with the default and what else has to be among them.
+func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial {
 	var right []store.Trial
 	for _, t := range trials {
 		if t.Class == store.OK {
@@ -118,7 +118,7 @@ func leadersOf(trials []store.Trial) []store.Trial {
 	slices.SortStableFunc(right, func(a, b store.Trial) int { return cmp.Or(cmp.Compare(a.MedianUS, b.MedianUS), fixedOrder(a, b)) })
 	var leaders []store.Trial
 	for i, t := range right {
-		if i < leadersMost && t.LoUS <= right[0].HiUS*(1+leadersWithin) || t.Default {
+		if i < leadersMost && t.LoUS <= right[0].HiUS*(1+leadersWithin) || t.Default || also(t) {
 			leaders = append(leaders, t)
 		}
 	}

@@ -47,7 +47,7 @@ func TestContestSeesThroughDrift(t *testing.T) {
 	if got := c.Best.Candidate.Param("warps"); got != 90 {
 		t.Errorf("chose %d, want 90, which is the fastest but was measured last; %d tied", got, c.Tied)
 	}
-	leaders := leadersOf(trials)
+	leaders := leadersOf(trials, nobody)
 	want := windows
 	windows = 0
 	again := start()
@@ -59,6 +59,8 @@ func TestContestSeesThroughDrift(t *testing.T) {
 		t.Errorf("%d windows of a contest of %d leaders and %d windows that was over", windows, len(leaders), want)
 	}
 }
+
+func nobody(store.Trial) bool { return false }
 
 func TestContested(t *testing.T) {
 	at := time.Unix(1700000000, 0)
@@ -111,7 +113,7 @@ func TestLeaders(t *testing.T) {
 		trials = append(trials, store.Trial{Class: store.OK, MedianUS: us, LoUS: us, HiUS: us, Candidate: plan.Candidate{Key: fmt.Sprint(i)}})
 	}
 	trials = append(trials, store.Trial{Class: store.OK, MedianUS: 20, LoUS: 20, HiUS: 20, Default: true}, store.Trial{Class: store.Wrong, MedianUS: 1})
-	leaders := leadersOf(trials)
+	leaders := leadersOf(trials, nobody)
 	if len(leaders) != leadersMost+1 || !leaders[leadersMost].Default || leaders[0].MedianUS != 10 {
 		t.Errorf("%d leaders, the first %g us, the last the default: %v", len(leaders), leaders[0].MedianUS, leaders[len(leaders)-1].Default)
 	}

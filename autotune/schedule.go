@@ -1,6 +1,7 @@
 package autotune
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvloom/kvloom/autotune/measure"
@@ -16,11 +17,16 @@ import (
 // anew, and compile workers need something to do ahead of the measuring.
 const Deal = 8
 
-// decodeShare weighs a work's microseconds in a decode step. Summaries are built once a page and prompt, dense attention serves only
-// short contexts.
-var decodeShare = map[measure.Work]float64{
-	measure.Work(plan.PageSummary): 1.0 / 64, measure.Work(plan.PageScore): 1, measure.Work(plan.PageSelect): 1,
-	measure.Work(plan.PageAttend): 1, measure.Dense: 1.0 / 4,
+// decodeShare weighs a work's microseconds in a decode step. Dense attention serves only short contexts; what runs once a prompt counts
+// as much as a token of a short answer.
+func decodeShare(w measure.Work) float64 {
+	switch w {
+	case measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend):
+		return 1
+	case measure.Dense:
+		return 1.0 / 4
+	}
+	return 1.0 / 64
 }
 
 // job is one trial to come.
@@ -48,6 +54,7 @@ type list struct {
 	waiting    int           // asked for and not told
 	dealt      bool
 	exhausted  bool
+	incumbents []int // candidates that an earlier tuning chose
 }
 
 func (l *list) point() string { return pointName(l.work, l.workload) }
@@ -70,8 +77,13 @@ func newSchedule(t *Tuner, dev device.Info, known []store.Trial) (*schedule, err
 	s := &schedule{options: t.Options}
 	for _, w := range t.Spec.Workloads {
 		for _, work := range works {
+			if !t.Plan.Has(work.Family()) {
+				continue
+			}
 			l := &list{work: work, workload: w, candidates: t.Plan.Of(work.Family()).Candidates}
 			l.space = SpaceOf(t.Plan, work, w, dev, known)
+			l.incumbents = incumbentsOf(t, work, w)
+			l.space.Start = startWith(l.space.Start, l.incumbents)
 			l.run = strategy.Start(l.space, t.Options.Seed)
 			at := map[string]int{}
 			for i, c := range l.candidates {
@@ -86,6 +98,36 @@ func newSchedule(t *Tuner, dev device.Info, known []store.Trial) (*schedule, err
 		}
 	}
 	return s, nil
+}
+
+// planned tells whether a spec has a use for a work.
+func planned(p *plan.Plan, work measure.Work) bool {
+	return slices.ContainsFunc(p.Families, func(fp plan.FamilyPlan) bool { return fp.Family == work.Family() })
+}
+
+// incumbentsOf are the candidates of an earlier choice that the plan still has.
+func incumbentsOf(t *Tuner, work measure.Work, w specs.Workload) (list []int) {
+	fp := t.Plan.Of(work.Family())
+	for _, in := range t.Options.Incumbents {
+		if in.Work != work || in.Workload != w {
+			continue
+		}
+		if c, ok := fp.Select(in.Form, in.Params); ok {
+			list = append(list, slices.IndexFunc(fp.Candidates, func(o plan.Candidate) bool { return kernelOf(o) == kernelOf(c) }))
+		}
+	}
+	return list
+}
+
+// startWith puts incumbents behind the default.
+func startWith(start, incumbents []int) []int {
+	var out []int
+	for _, i := range slices.Concat(start[:min(1, len(start))], incumbents, start) {
+		if !slices.Contains(out, i) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // tell passes a finished trial on to the search.
@@ -156,7 +198,7 @@ const (
 func (s *schedule) worthiest() *list {
 	step := map[specs.Workload]float64{}
 	for _, l := range s.lists {
-		step[l.workload] += decodeShare[l.work] * l.best
+		step[l.workload] += decodeShare(l.work) * l.best
 	}
 	var top *list
 	topWorth := -1.0
@@ -166,7 +208,7 @@ func (s *schedule) worthiest() *list {
 		}
 		share := 1.0 // a list without a right candidate needs one before all else
 		if l.best > 0 {
-			share = decodeShare[l.work] * l.best / step[l.workload]
+			share = decodeShare(l.work) * l.best / step[l.workload]
 		}
 		seconds := 0.2
 		if l.measured > 0 {

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/perf/benchmath"
+
+	"github.com/kvloom/kvloom/gen/plan"
 )
 
 // Key is what is compared: one work of a model at one workload.
@@ -32,6 +34,8 @@ func (k Key) String() string {
 type Entry struct {
 	Key       Key
 	Candidate string
+	Form      plan.Form
+	Params    []plan.Param
 	MedianUS  float64
 	LoUS      float64
 	HiUS      float64

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kvloom/kvloom/autotune"
+	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/bench"
@@ -81,6 +82,7 @@ func fromDatabase(ctx context.Context, path string) (*Side, error) {
 		s.device(env.Device, env.Driver)
 		for _, c := range autotune.Choose(chosen) {
 			s.Entries = append(s.Entries, Entry{Key: Key{Model: model, Family: c.Family, Context: c.Context, Batch: c.Batch}, Candidate: c.Best.Candidate.ID(),
+				Form: c.Best.Candidate.Form, Params: c.Best.Candidate.Params,
 				MedianUS: c.Best.MedianUS, LoUS: c.Best.LoUS, HiUS: c.Best.HiUS, Samples: c.Best.Samples})
 		}
 	}
@@ -142,8 +144,13 @@ func fromBundle(path string) (*Side, error) {
 		Notes: []string{path + " is a bundle and holds no samples: it is compared by intervals, without correction for many comparisons"}}
 	for _, w := range b.Works {
 		for _, p := range w.Points {
+			k := &b.Kernels[p.Kernel]
+			var params []plan.Param
+			for _, q := range k.Params {
+				params = append(params, plan.Param(q))
+			}
 			s.Entries = append(s.Entries, Entry{Key: Key{Model: b.Spec, Family: w.Name, Context: p.Workload.Context, Batch: p.Workload.Batch},
-				Candidate: b.Kernels[p.Kernel].ID(), MedianUS: p.Evidence.MedianUS, LoUS: p.Evidence.LoUS, HiUS: p.Evidence.HiUS})
+				Candidate: k.ID(), Form: plan.Form(k.Form), Params: params, MedianUS: p.Evidence.MedianUS, LoUS: p.Evidence.LoUS, HiUS: p.Evidence.HiUS})
 		}
 	}
 	return s, s.notEmpty()
@@ -206,6 +213,11 @@ func (s *Side) notEmpty() error {
 	return nil
 }
 
+// Only keeps the entries of one model.
+func (s *Side) Only(model string) {
+	s.Entries = slices.DeleteFunc(s.Entries, func(e Entry) bool { return e.Key.Model != model })
+}
+
 // Files loads and compares two files. Sides measured on different devices or drivers are compared, and the notes say so.
 func Files(ctx context.Context, old, now string, rule Rule) (lines []Line, notes []string, err error) {
 	a, err := Load(ctx, old)
@@ -216,12 +228,22 @@ func Files(ctx context.Context, old, now string, rule Rule) (lines []Line, notes
 	if err != nil {
 		return nil, nil, err
 	}
+	return Sides(a, b, rule)
+}
+
+// Sides compares what was loaded.
+func Sides(a, b *Side, rule Rule) (lines []Line, notes []string, err error) {
 	if (a.Kind == "results") != (b.Kind == "results") {
-		return nil, nil, fmt.Errorf("compare: %s is a %s and %s a %s: a results file names shapes instead of models, compare it with another one", old, a.Kind, now, b.Kind)
+		return nil, nil, fmt.Errorf("compare: %s is a %s and %s a %s: a results file names shapes instead of models, compare it with another one", a.Path, a.Kind, b.Path, b.Kind)
 	}
-	notes = append(a.Notes, b.Notes...)
+	notes = slices.Concat(a.Notes, b.Notes)
 	if !slices.Equal(a.Devices, b.Devices) {
 		notes = append(notes, fmt.Sprintf("measured on different devices or drivers: %s; and %s", strings.Join(a.Devices, "; "), strings.Join(b.Devices, "; ")))
 	}
 	return Sets(a.Entries, b.Entries, rule), notes, nil
+}
+
+// Works keeps the entries of some works.
+func (s *Side) Works(works []measure.Work) {
+	s.Entries = slices.DeleteFunc(s.Entries, func(e Entry) bool { return !slices.Contains(works, measure.Work(e.Key.Family)) })
 }

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"kvloom": func() { os.Exit(Run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"kvloom":            func() { os.Exit(Run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"kvloom-fake-child": fakeChild,
 	})
 }
 

@@ -32,12 +32,26 @@ func (c *CompareCmd) Run(ctx *Context) error {
 	return c.compare(ctx, c.Old, c.New)
 }
 
+func (c *compareFlags) rule() compare.Rule {
+	return compare.Rule{Threshold: c.Threshold, Level: c.Level}
+}
+
 func (c *compareFlags) compare(ctx *Context, old, now string) error {
-	rule := compare.Rule{Threshold: c.Threshold, Level: c.Level}
-	lines, notes, err := compare.Files(ctx, old, now, rule)
+	lines, notes, err := compare.Files(ctx, old, now, c.rule())
 	if err != nil {
 		return err
 	}
+	if ctx.JSON {
+		err = ctx.PrintJSON(map[string]any{"old": old, "new": now, "rule": c.rule(), "lines": lines, "notes": append([]string{}, notes...)})
+	}
+	return errors.Join(err, c.publish(ctx, old+" "+now, lines, notes))
+}
+
+// errGate is wrapped by the error of a comparison in which something fails the gate.
+var errGate = errors.New("the gate fails")
+
+// publish writes a comparison wherever the flags say, and fails when a verdict fails the gate.
+func (c *compareFlags) publish(ctx *Context, what string, lines []compare.Line, notes []string) (err error) {
 	fails := c.fails()
 	if c.Junit != "" {
 		if err := writeWith(c.Junit, os.O_TRUNC, func(w io.Writer) error { return compare.JUnit(w, lines, fails) }); err != nil {
@@ -45,15 +59,13 @@ func (c *compareFlags) compare(ctx *Context, old, now string) error {
 		}
 	}
 	if c.Summary != "" {
-		if err := writeWith(c.Summary, os.O_APPEND, func(w io.Writer) error { return compare.Markdown(w, lines, rule, notes) }); err != nil {
+		if err := writeWith(c.Summary, os.O_APPEND, func(w io.Writer) error { return compare.Markdown(w, lines, c.rule(), notes) }); err != nil {
 			return err
 		}
 	}
-	if ctx.JSON {
-		err = ctx.PrintJSON(map[string]any{"old": old, "new": now, "rule": rule, "lines": lines, "notes": append([]string{}, notes...)})
-	} else {
+	if !ctx.JSON {
 		err = compare.Table(ctx.Stdout, lines)
-		fmt.Fprintf(ctx.Stderr, "%s\n%s\n", rule, compare.Summary(lines))
+		fmt.Fprintf(ctx.Stderr, "%s\n%s\n", c.rule(), compare.Summary(lines))
 		for _, n := range notes {
 			fmt.Fprintln(ctx.Stderr, "note:", n)
 		}
@@ -61,7 +73,7 @@ func (c *compareFlags) compare(ctx *Context, old, now string) error {
 	if c.Github {
 		out := ctx.Stdout
 		if ctx.JSON {
-			out = ctx.Stderr // stdout is one JSON value
+			out = ctx.Stderr // stdout is JSON
 		}
 		err = errors.Join(err, compare.GitHub(out, lines, fails))
 	}
@@ -75,7 +87,7 @@ func (c *compareFlags) compare(ctx *Context, old, now string) error {
 		}
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("compare %s %s: %s of %d", old, now, strings.Join(failed, ", "), len(lines))
+		return fmt.Errorf("%s: %w: %s of %d", what, errGate, strings.Join(failed, ", "), len(lines))
 	}
 	return nil
 }

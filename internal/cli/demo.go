@@ -115,7 +115,7 @@ func printChecks(w io.Writer, rows []verify.Row) {
 
 func (d *DemoCmd) tune(ctx *Context, bundle string) error {
 	d.step(ctx, "tune for %v, every trial into %s", d.Budget, filepath.Join(d.Dir, "trials.db"))
-	t := TuneCmd{Model: d.Model, DB: filepath.Join(d.Dir, "trials.db"), Budget: d.Budget, Seed: 1, Out: bundle, Device: d.Device}
+	t := TuneCmd{Models: []string{d.Model}, DB: filepath.Join(d.Dir, "trials.db"), Budget: d.Budget, Seed: 1, Out: bundle, Device: d.Device}
 	return t.Run(ctx)
 }
 

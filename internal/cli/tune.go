@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"strings"
 	"time"
@@ -25,77 +24,196 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// TuneCmd tunes every family of a spec on a GPU.
+// TuneCmd tunes every family of specs on a GPU.
 type TuneCmd struct {
-	Model     string        `arg:"" help:"Model name, or a spec file."`
+	Models    []string      `arg:"" optional:"" name:"model" help:"Model names, or spec files."`
+	All       bool          `help:"All models that kvloom knows."`
 	DB        string        `name:"db" default:"kvloom.db" help:"Trial database; made where there is none. A second start resumes."`
-	Budget    time.Duration `default:"10m" help:"Tuning time over all runs of this spec on this GPU; 0: no limit."`
-	MaxTrials int           `help:"Stop after so many trials of this run; 0: no limit."`
-	Seed      uint64        `default:"1" help:"Seed of the search order."`
+	Budget    time.Duration `default:"10m" help:"Tuning time over all runs of these specs on this kind of GPU; 0: no limit."`
+	MaxTrials int           `help:"Stop after so many trials of this run and model; 0: no limit."`
+	Seed      uint64        `default:"1" help:"Seed of the search."`
 	Only      []string      `help:"Families to tune: page_summary, page_score, page_select, page_attend, dense."`
-	Out       string        `help:"Bundle to write; default MODEL.kvb."`
+	Out       string        `help:"Bundle to write, of a single model; default MODEL.kvb."`
 	Strategy  string        `default:"default" help:"Search of spaces beyond 64 candidates: default, random, local, model, exhaustive."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
 	Wait      time.Duration `help:"Wait so long for another tuner of the same GPU; default: refuse at once."`
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
+
+	SelfCheck bool   `group:"self-check" help:"Instead of tuning, measure kernels against themselves: how often are equal candidates told apart?"`
+	Pairs     int    `group:"self-check" default:"100" help:"Pairs of the self-check."`
+	CI        bool   `name:"ci" group:"ci" help:"The whole job on a runner: measure what the baseline chose, tune, compare, write bundle and page; fail when something is slower."`
+	Baseline  string `group:"ci" help:"Bundle or database of before; its choices are measured first. A file that does not exist is none yet." placeholder:"FILE"`
+	Page      string `group:"ci" help:"Page of --ci; default MODEL.html." placeholder:"FILE"`
+	compareFlags
+
+	Child string `hidden:"" help:"Program that measures, for tests."`
 }
 
-// Run tunes, chooses and writes the bundle. Ctrl-C stops after the trial in flight; a second one stops at once.
+// tuneTools are what all models of a run share.
+type tuneTools struct {
+	host     *measure.Host
+	compiler *nvrtc.Compiler
+	db       *store.DB
+	strategy search.Strategy
+	works    []measure.Work
+}
+
+// Run tunes, chooses and writes bundles. Ctrl-C stops after the trial in flight; a second one stops at once.
 func (c *TuneCmd) Run(ctx *Context) error {
-	spec, err := specs.Resolve(c.Model)
+	list, err := c.specs()
 	if err != nil {
 		return err
 	}
-	works, err := c.works()
+	t, err := c.parse()
 	if err != nil {
 		return err
-	}
-	strategy, err := search.Named(c.Strategy)
-	if err != nil {
-		return fmt.Errorf("--strategy: %w", err)
 	}
 	if strings.HasPrefix(c.Device, "sim") {
 		return errors.New("tune --device sim: the simulator executes kernels but measures no times; tune on a GPU, or check with kvloom verify --device sim")
 	}
-	host := &measure.Host{Timeout: 60 * time.Second, Command: childCommand(c.Device)}
-	defer host.Close()
-	info, err := host.Info(ctx)
+	soft := ctx.Context
+	whole := *ctx // what a stop lets finish: the trial in flight, the choice, the bundle
+	whole.Context = context.WithoutCancel(ctx)
+	t.host = &measure.Host{Timeout: 60 * time.Second, Command: c.childCommand()}
+	defer t.host.Close()
+	info, err := t.host.Info(whole)
 	if err != nil { // before anything is written
 		return err
 	}
-	lock, err := store.LockDevice(ctx, store.LockFolder(), info.UUID, "kvloom tune "+spec.Name, c.Wait, func(busy *store.BusyError) {
+	lock, err := store.LockDevice(ctx, store.LockFolder(), info.UUID, "kvloom tune "+list[0].Name, c.Wait, func(busy *store.BusyError) {
 		fmt.Fprintf(ctx.Stderr, "waiting up to %v: %v\n", c.Wait, busy)
 	})
 	if err != nil {
 		return err
 	}
 	defer lock.Release() //nolint:errcheck // the process ends
-	compiler, err := nvrtc.Open()
-	if err != nil {
+	if t.compiler, err = nvrtc.Open(); err != nil {
 		return err
 	}
-	db, err := store.Create(ctx, c.DB)
-	if err != nil {
+	if c.SelfCheck {
+		return c.selfCheck(soft, &whole, list, t)
+	}
+	if t.db, err = store.Create(whole, c.DB); err != nil {
 		return err
 	}
-	defer db.Close()
-	target := plan.Targets[spec.Targets[0]]
-	progress := newTuneProgress(ctx, spec.Name)
-	t := &autotune.Tuner{
-		Spec: spec, Plan: plan.New(spec, target), Compile: autotune.CompileWith(compiler), NVRTC: compiler.Version(), Generator: version.String(),
-		Host: host, DB: db, Observe: progress.observe,
-		Options: autotune.Options{Budget: c.Budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: works, Workers: max(1, runtime.NumCPU()-1),
-			Strategy: strategy, Evaluations: 300, Target: c.Target, Rounds: autotune.DefaultRounds},
+	defer t.db.Close()
+	var failed error
+	for i, spec := range list {
+		budget, err := c.share(whole, t, list, i)
+		if err != nil {
+			return err
+		}
+		tuner := c.tuner(t, spec, budget)
+		why, err := c.model(soft, &whole, tuner)
+		if errors.Is(err, errGate) {
+			failed = errors.Join(failed, err)
+		} else if err != nil {
+			return errors.Join(failed, err)
+		}
+		if why == "stopped" {
+			break
+		}
 	}
-	soft, stop := signal.NotifyContext(ctx, os.Interrupt)
-	defer stop()
+	return failed
+}
+
+// specs are the models of the command line.
+func (c *TuneCmd) specs() (list []*specs.Spec, err error) {
+	names := c.Models
+	if c.All {
+		names = append(names, specs.Names()...)
+	}
+	switch {
+	case len(names) == 0:
+		return nil, errors.New("tune: name a model or a spec file, or use --all")
+	case len(names) > 1 && c.Out != "":
+		return nil, errors.New("tune --out: names one bundle, and there are several models")
+	case len(names) > 1 && c.Page != "":
+		return nil, errors.New("tune --page: names one page, and there are several models")
+	case c.Baseline != "" && !c.CI:
+		return nil, errors.New("tune --baseline: is a flag of --ci; kvloom compare compares by itself")
+	}
+	for _, name := range names {
+		s, err := specs.Resolve(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (c *TuneCmd) parse() (t *tuneTools, err error) {
+	t = &tuneTools{strategy: search.Default{}}
+	if c.Strategy != "" {
+		if t.strategy, err = search.Named(c.Strategy); err != nil {
+			return nil, fmt.Errorf("--strategy: %w", err)
+		}
+	}
+	t.works, err = c.works()
+	return t, err
+}
+
+// share is the tuning time that a model may have spent in all by the end of this run: what it has spent, and its part of what all of them
+// have left.
+func (c *TuneCmd) share(ctx context.Context, t *tuneTools, list []*specs.Spec, i int) (time.Duration, error) {
+	if c.Budget == 0 {
+		return 0, nil
+	}
+	info, err := t.host.Info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	id, err := autotune.EnvironmentID(info, t.compiler.Version())
+	if err != nil {
+		return 0, err
+	}
+	left, own := c.Budget.Seconds(), 0.0
+	for k, s := range list {
+		spent, err := t.db.SpentSeconds(ctx, s.Name, id)
+		if err != nil {
+			return 0, err
+		}
+		left -= spent
+		if k == i {
+			own = spent
+		}
+	}
+	return time.Duration((own + max(left, 0)/float64(len(list)-i)) * float64(time.Second)), nil
+}
+
+func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *autotune.Tuner {
+	if c.Budget > 0 {
+		budget = max(budget, 1) // spent; 0 would be no limit
+	}
+	return &autotune.Tuner{
+		Spec: spec, Plan: plan.New(spec, plan.Targets[spec.Targets[0]]), Compile: autotune.CompileWith(t.compiler), NVRTC: t.compiler.Version(),
+		Generator: version.String(), Host: t.host, DB: t.db,
+		Options: autotune.Options{Budget: budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: t.works,
+			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: 300, Target: c.Target, Rounds: autotune.DefaultRounds},
+	}
+}
+
+// model tunes one model and writes what follows.
+func (c *TuneCmd) model(soft context.Context, ctx *Context, t *autotune.Tuner) (why string, err error) {
+	if c.Baseline != "" {
+		if t.Options.Incumbents, err = c.incumbents(ctx, t.Spec); err != nil {
+			return "", err
+		}
+	}
+	progress := newTuneProgress(ctx, t.Spec.Name)
+	t.Observe = progress.observe
 	out, err := t.Run(soft)
 	progress.close()
 	if err != nil {
-		return err
+		return "", err
 	}
-	return c.finish(ctx, t, out)
+	bundle, err := c.finish(ctx, t, out)
+	if err == nil && c.CI {
+		err = c.judge(ctx, t, out, bundle)
+	}
+	return out.Why, err
 }
 
 func (c *TuneCmd) works() ([]measure.Work, error) {
@@ -111,25 +229,28 @@ func (c *TuneCmd) works() ([]measure.Work, error) {
 }
 
 // childCommand makes the measuring child: this binary with the hidden verb.
-func childCommand(dev string) func(context.Context) *exec.Cmd {
+func (c *TuneCmd) childCommand() func(context.Context) *exec.Cmd {
 	return func(ctx context.Context) *exec.Cmd {
+		if c.Child != "" {
+			return exec.CommandContext(ctx, c.Child)
+		}
 		self, err := os.Executable()
 		if err != nil {
 			self = os.Args[0]
 		}
-		return exec.CommandContext(ctx, self, "measure-child", "--device", dev)
+		return exec.CommandContext(ctx, self, "measure-child", "--device", c.Device)
 	}
 }
 
-// finish chooses among all trials of the current sources and writes what follows from them.
-func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) error {
+// finish chooses among all trials of the current sources, writes what follows from them, and returns the bundle's file.
+func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) (bundlePath string, err error) {
 	trials, err := t.DB.Trials(ctx, store.Filter{Spec: t.Spec.Name, Environment: out.Environment.ID()})
 	if err != nil {
-		return err
+		return "", err
 	}
 	trials, err = autotune.Current(trials, t.Plan)
 	if err != nil {
-		return err
+		return "", err
 	}
 	choices := autotune.Choose(trials)
 	path := c.Out
@@ -140,14 +261,14 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 	packer := autotune.Packer{Spec: t.Spec, Plan: t.Plan, Compile: t.Compile, NVRTC: t.NVRTC, Generator: t.Generator, Device: out.Device}
 	bundle, err := packer.Pack(ctx, choices, warnings)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := bundle.Write(path); err != nil {
-		return err
+		return "", err
 	}
 	if c.Tables != "" {
 		if err := specs.WriteTable(c.Tables, autotune.Table(t.Spec, out.Device, t.NVRTC, choices)); err != nil {
-			return err
+			return "", err
 		}
 	}
 	report := tuneReport{Model: t.Spec.Name, Device: out.Device, Why: out.Why, Measured: out.Measured, Known: out.Known, Left: out.Left,
@@ -156,13 +277,13 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 		report.Choices = append(report.Choices, choiceRow(ch))
 	}
 	if ctx.JSON {
-		return json.NewEncoder(ctx.Stdout).Encode(map[string]any{"kind": "report", "report": report})
+		return path, json.NewEncoder(ctx.Stdout).Encode(map[string]any{"kind": "report", "report": report})
 	}
 	report.print(ctx.Stdout)
 	if out.Why == "stopped" || out.Why == "trial limit" {
 		fmt.Fprintf(ctx.Stderr, "%s; the same command resumes at the next trial\n", out.Why)
 	}
-	return nil
+	return path, nil
 }
 
 // MeasureChildCmd is the measuring child of tune: it speaks JSON lines with its parent and is not for people.

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvloom/kvloom/autotune"
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// fakeChild measures without a GPU: every candidate takes a time that follows from its parameters, times KVLOOM_TEST_SCALE, with a little
+// noise.
+func fakeChild() {
+	scale := 1.0
+	fmt.Sscan(os.Getenv("KVLOOM_TEST_SCALE"), &scale)              //nolint:errcheck // 1 where it is not set
+	sleep, _ := time.ParseDuration(os.Getenv("KVLOOM_TEST_SLEEP")) // 0 where it is not set
+	out := json.NewEncoder(os.Stdout)
+	_ = out.Encode(measure.Hello{Info: device.Info{Backend: "cuda", Name: "NVIDIA H200", UUID: "GPU-test-" + os.Getenv("KVLOOM_TEST_UUID"), SMs: 132, SharedPerSM: 233472, RegistersPerSM: 65536, ThreadsPerSM: 2048}})
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 1<<24)
+	for n := 0; in.Scan(); n++ {
+		var r measure.Request
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			os.Exit(3)
+		}
+		time.Sleep(sleep)
+		us := 10 * scale
+		for i, p := range r.Candidate.Params {
+			us *= 1 + 0.01*float64(i+1)*float64(p.Value%7)
+		}
+		var samples []float64
+		for i := range max(r.Samples, 15) {
+			samples = append(samples, us*(1+0.0005*float64((n+i)%5)))
+		}
+		_ = out.Encode(measure.Response{Class: string(store.OK), Samples: samples})
+	}
+}
+
+// tune runs the verb with the fake child and returns exit code, stdout and stderr.
+func tune(t *testing.T, args ...string) (int, string, string) {
+	t.Helper()
+	t.Setenv("KVLOOM_TEST_UUID", fmt.Sprint(os.Getpid()))
+	child, err := exec.LookPath("kvloom-fake-child")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	code := Run(append([]string{"tune", "smollm2-135m", "--only", "page_select", "--child", child}, args...), &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+// A runner's first job makes the baseline; the same code passes the gate, a slower machine fails it, and every output is there.
+func TestTuneCI(t *testing.T) {
+	nvrtctest.Compiler(t)
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	base := []string{"--ci", "--baseline", in("base.kvb"), "--budget", "20m"}
+	code, stdout, stderr := tune(t, append(base, "--db", in("a.db"), "--out", in("base.kvb"), "--page", in("a.html"))...)
+	if code != 0 || !strings.Contains(stderr, "no baseline yet") || !strings.Contains(stdout, "all candidates measured") {
+		t.Fatalf("first job: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	code, stdout, stderr = tune(t, append(base, "--db", in("b.db"), "--out", in("b.kvb"), "--page", in("b.html"))...)
+	if code != 0 || strings.Contains(stdout, "SLOWER") || !strings.Contains(stdout, "SAME") || !strings.Contains(stderr, "holds no samples") {
+		t.Errorf("the same again: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	t.Setenv("KVLOOM_TEST_SCALE", "1.3")
+	code, stdout, stderr = tune(t, "--ci", "--baseline", in("a.db"), "--db", in("c.db"), "--out", in("c.kvb"), "--page", in("c.html"), "--junit", in("c.xml"), "--summary", in("c.md"), "--github")
+	if code != 1 || !strings.Contains(stdout, "::error title=kvloom SLOWER page_select") || !strings.Contains(stderr, "the gate fails: 3 SLOWER of 3") {
+		t.Errorf("30 %% slower: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for name, want := range map[string]string{"c.html": "Against a.db", "c.xml": `failures="3"`, "c.md": "| SLOWER |", "c.kvb": "kvloom"} {
+		if b, err := os.ReadFile(in(name)); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %v; want %q in it", name, err, want)
+		}
+	}
+	if code, _, stderr := tune(t, "--ci", "--baseline", in("c.md"), "--db", in("d.db")); code != 1 || !strings.Contains(stderr, "--baseline") {
+		t.Errorf("a baseline that is none: exit code %d, %s", code, stderr)
+	}
+	db, err := store.Open(t.Context(), in("b.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if ws, err := db.Windows(t.Context(), "", ""); err != nil || len(ws) == 0 {
+		t.Errorf("%d windows, %v; leaders have to be measured again", len(ws), err)
+	}
+}
+
+// The job is resumable: a trial limit stands for the runner that was taken away. The A/A test holds on a quiet machine.
+func TestTuneResumeAndSelfCheck(t *testing.T) {
+	nvrtctest.Compiler(t)
+	dir := t.TempDir()
+	args := []string{"--db", filepath.Join(dir, "t.db"), "--out", filepath.Join(dir, "t.kvb")}
+	if code, stdout, stderr := tune(t, append(args, "--max-trials", "4")...); code != 0 || !strings.Contains(stderr, "resumes at the next trial") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if code, stdout, stderr := tune(t, args...); code != 0 || !strings.Contains(stdout, ", 4 known, 0 left") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	code, stdout, stderr := tune(t, "--self-check", "--pairs", "6", "--json")
+	var s struct{ Pairs, Differ, Atmost int }
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil || code != 0 || s.Pairs != 6 || s.Differ != 0 {
+		t.Errorf("exit code %d, %v: %+v\n%s", code, err, s, stderr)
+	}
+}
+
+// A second tuner of the same GPU is refused by the first one's name.
+func TestTuneRefusesASecond(t *testing.T) {
+	lock, err := store.LockDevice(t.Context(), store.LockFolder(), "GPU-test-"+fmt.Sprint(os.Getpid()), "kvloom tune other", 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release() //nolint:errcheck // of the test
+	dir := t.TempDir()
+	if code, _, stderr := tune(t, "--db", filepath.Join(dir, "t.db")); code != 1 || !strings.Contains(stderr, "kvloom tune other (pid") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "t.db")); err == nil {
+		t.Error("the refused tuner made a database")
+	}
+}
+
+// Ctrl-C stops after the trial in flight, stores it, writes the bundle of what there is and says how to go on.
+func TestTuneCtrlC(t *testing.T) {
+	spec, err := specs.Model("smollm2-135m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile := autotune.CompileWith(nvrtctest.Compiler(t))
+	for _, c := range plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageSelect).Candidates { // into the cache: the stop shall meet a trial
+		src, err := render.Candidate(c)
+		if err == nil {
+			_, err = compile(t.Context(), src)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("KVLOOM_TEST_SLEEP", "20ms")
+	dir := t.TempDir()
+	t.Setenv("KVLOOM_TEST_UUID", "ctrl-c-"+fmt.Sprint(os.Getpid()))
+	child, err := exec.LookPath("kvloom-fake-child")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool, err := exec.LookPath("kvloom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(tool, "tune", "smollm2-135m", "--only", "page_select", "--child", child, "--db", filepath.Join(dir, "t.db"), "--out", filepath.Join(dir, "t.kvb"))
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	var text strings.Builder
+	lines := bufio.NewScanner(stderr)
+	for n := 0; lines.Scan(); n++ {
+		fmt.Fprintln(&text, lines.Text())
+		if n == 3 {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(text.String(), "the same command resumes at the next trial") {
+		t.Fatalf("%v\n%s%s", err, &text, &stdout)
+	}
+	db, err := store.Open(t.Context(), filepath.Join(dir, "t.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if trials, err := db.Trials(t.Context(), store.Filter{}); err != nil || len(trials) < 3 || len(trials) > 12 {
+		t.Errorf("%d trials, %v; want the few before the stop", len(trials), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "t.kvb")); err != nil {
+		t.Error(err)
+	}
+}
