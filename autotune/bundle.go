@@ -43,6 +43,9 @@ func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) 
 		return index[id], nil
 	}
 	for _, work := range measure.Works {
+		if !p.Plan.Has(work.Family()) {
+			continue
+		}
 		w, err := p.work(work, choices, add)
 		if err != nil {
 			return nil, fmt.Errorf("bundle of %s: %s: %w", p.Spec.Name, work, err)
@@ -126,7 +129,9 @@ func ModelOf(s *specs.Spec) kernel.Model {
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
 		RecordBytes: specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).Bytes,
 		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
-		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap}
+		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap,
+		Drop: kernel.DropModel{Rule: s.DropKV.Rule, Window: s.DropKV.Window, Pool: s.DropKV.Pool.Kind, PoolWidth: s.DropKV.Pool.Width,
+			Precision: s.DropKV.Precision, Eps: s.DropKV.Eps}}
 }
 
 // Current keeps the trials whose source is what the plan renders today: a changed kernel is measured again, its old trials stay in the

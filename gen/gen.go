@@ -74,12 +74,21 @@ var works = []struct {
 	{string(plan.PageSelect), plan.PageSelect},
 	{string(plan.PageAttend), plan.PageAttend},
 	{"dense", plan.PageAttend},
+	{string(plan.DropObserve), plan.DropObserve},
+	{string(plan.DropScore), plan.DropScore},
+	{string(plan.DropPool), plan.DropPool},
+	{string(plan.DropAllot), plan.DropAllot},
+	{string(plan.DropSelect), plan.DropSelect},
+	{string(plan.DropCompact), plan.DropCompact},
 }
 
 // chooseKernels gives each work its default, the default of the portable form, and what the tuned table names. With several targets
 // the first one's default serves, and every target adds its own.
 func chooseKernels(b Build) (Build, error) {
 	for _, w := range works {
+		if !b.Plans[0].Has(w.family) {
+			continue
+		}
 		work := bind.Work{Name: w.name, Family: w.family}
 		for _, p := range b.Plans {
 			fp := p.Of(w.family)

@@ -57,7 +57,7 @@ var combinations = []combination{
 		}
 		return ""
 	}},
-	{[]string{"dropkv.head_budgets.kind", "dropkv.head_budgets.list", "attention.kv_heads"},
+	{[]string{"dropkv.head_budgets.kind", "dropkv.head_budgets.list", "dropkv.budget", "attention.kv_heads"},
 		[]string{"dropkv.head_budgets.list", "dropkv.head_budgets.kind"}, faultHeadList},
 	{[]string{"workloads", "workloads.context", "workloads.batch"}, []string{"workloads"}, func(s *Spec, _ *decoder) string {
 		seen := map[Workload]bool{}
@@ -110,6 +110,16 @@ func faultHeadList(s *Spec, d *decoder) string {
 		return fmt.Sprintf("dropkv.head_budgets.list belongs to kind explicit, not %s; remove it", h.Kind)
 	case h.Kind == "explicit" && len(h.List) != heads:
 		return fmt.Sprintf("dropkv.head_budgets.list has %d entries; kind explicit needs %d, tokens for each KV head", len(h.List), heads)
+	case h.Kind == "explicit" && d.written("dropkv.budget.ratio"):
+		return "dropkv.head_budgets.list says how many tokens each head keeps; remove dropkv.budget.ratio, or give budget.tokens, their mean"
+	case h.Kind == "explicit" && d.written("dropkv.budget.tokens"):
+		sum := 0
+		for _, n := range h.List {
+			sum += n
+		}
+		if want := heads * s.DropKV.Budget.Tokens; sum != want {
+			return fmt.Sprintf("dropkv.head_budgets.list adds up to %d tokens; budget.tokens %d for %d KV heads makes %d", sum, s.DropKV.Budget.Tokens, heads, want)
+		}
 	}
 	return ""
 }

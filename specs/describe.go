@@ -6,7 +6,7 @@ var descriptions = map[string]string{
 	"Spec.Attention": "Shape of one attention layer.",
 	"Spec.Cache":     "How the engine keeps keys and values.",
 	"Spec.Locks":     "Page selection: summaries, scoring, selection and sparse attention.",
-	"Spec.DropKV":    "Token eviction after the prompt. Read and checked; its kernels are not built yet.",
+	"Spec.DropKV":    "Token eviction after the prompt.",
 	"Spec.Targets":   "GPU architectures to generate for; other GPUs run the portable form.",
 	"Spec.Workloads": "Points to tune for. Default: context 32768 and 131072, batch 1.",
 

@@ -41,7 +41,7 @@ dropkv:
   window: 32
   pool: {kind: avg, width: 7}
   budget: {tokens: 512}
-  head_budgets: {kind: explicit, list: [600]}
+  head_budgets: {kind: explicit, list: [512]}
   sink_tokens: 4
   precision: fast
   eps: 1e-5
@@ -58,7 +58,7 @@ var fullSpec = Spec{
 	Locks: Locks{Rank: 16, BasisBits: 2, CoefficientBits: 8, CentroidBits: 8, ScaleGroup: "column", Basis: "svd", Scorer: "page_local",
 		Scan: "full", Rerank: 1, SummaryTokens: 32, BudgetTokens: 4096, Combine: "per_head", AlwaysKeep: Keep{2, 3}},
 	DropKV: DropKV{Rule: "snapkv", Window: 32, Pool: Pool{"avg", 7}, Budget: Budget{Tokens: 512},
-		HeadBudgets: HeadBudgets{Kind: "explicit", List: []int{600}}, SinkTokens: 4, Precision: "fast", Eps: 1e-5},
+		HeadBudgets: HeadBudgets{Kind: "explicit", List: []int{512}}, SinkTokens: 4, Precision: "fast", Eps: 1e-5},
 	Targets:   []string{"sm_90", "sm_80"},
 	Workloads: []Workload{{4096, 2}, {100, 1}},
 }

@@ -95,6 +95,7 @@ func TestParseFaults(t *testing.T) {
 		{"ratio 0", "", head + "dropkv: {budget: {ratio: 0}}\n", []string{`x.yaml:6:26: dropkv.budget.ratio is 0; allowed: above 0, at most 1`}},
 		{"floor without adaptive", "", head + "dropkv: {head_budgets: {floor: 0.5}}\n", []string{`x.yaml:6:32: dropkv.head_budgets.floor belongs to kind adaptive, not uniform; remove it`}},
 		{"list without explicit", "", head + "dropkv: {head_budgets: {list: [1, 2]}}\n", []string{`x.yaml:6:25: dropkv.head_budgets.list belongs to kind explicit, not uniform; remove it`}},
+		{"list that does not add up", "", head + "dropkv: {budget: {tokens: 100}, head_budgets: {kind: explicit, list: [100, 100, 100, 100, 100, 100, 100, 99]}}\n", []string{`x.yaml:6:64: dropkv.head_budgets.list adds up to 799 tokens; budget.tokens 100 for 8 KV heads makes 800`}},
 		{"explicit without list", "", head + "dropkv: {head_budgets: {kind: explicit}}\n", []string{`x.yaml:6:31: dropkv.head_budgets.list has 0 entries; kind explicit needs 8, tokens for each KV head`}},
 		{"target twice", "", head + "targets: [sm_90a, sm_90a]\n", []string{`x.yaml:6:19: targets holds sm_90a twice; keep one`}},
 		{"workload twice", "the batch is 1 by default", head + "workloads:\n  - {context: 1024}\n  - {context: 1024, batch: 1}\n",

@@ -21,8 +21,10 @@ func (w Work) Family() plan.Family {
 	return plan.Family(w)
 }
 
-// Works are what tune measures, in the order of a decode step.
-var Works = []Work{Work(plan.PageSummary), Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense}
+// Works are what tune measures, in the order of a decode step, then of eviction after a prompt. A spec has no use for some of the
+// latter: plan.Plan.Has.
+var Works = []Work{Work(plan.PageSummary), Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense,
+	Work(plan.DropObserve), Work(plan.DropScore), Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropCompact)}
 
 // Request asks the measuring child for one trial. It is one line of JSON on the child's standard input.
 type Request struct {

@@ -41,6 +41,7 @@ type Rig struct {
 	scores                   ring
 	pages, counts            ring
 	built                    ring
+	drop                     dropRig
 }
 
 // ring is one allocation of equal sets.
@@ -356,7 +357,11 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if err := r.Dev.Fill(ws, 0, max(workspace, 16)); err != nil {
 		return nil, err
 	}
-	l := LaunchOf(c.Geometry, r.Problem)
+	p := r.Problem
+	if work == Work(plan.DropCompact) {
+		p.Slots = int64(r.kept())
+	}
+	l := LaunchOf(c.Geometry, p)
 	switch work {
 	case Work(plan.PageSummary):
 		return r.summaryStep(fn, l, ws)
@@ -366,6 +371,18 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 		return r.selectStep(fn, l, ws)
 	case Work(plan.PageAttend), Dense:
 		return r.attendStep(work, fn, l, ws)
+	case Work(plan.DropObserve):
+		return r.observeStep(fn, l, ws)
+	case Work(plan.DropScore):
+		return r.dropScoreStep(fn, l)
+	case Work(plan.DropPool):
+		return r.poolStep(fn, l)
+	case Work(plan.DropAllot):
+		return r.allotStep(fn, l)
+	case Work(plan.DropSelect):
+		return r.keepStep(fn, l)
+	case Work(plan.DropCompact):
+		return r.compactStep(fn, l)
 	}
 	return nil, fmt.Errorf("BUG: measure: unknown work %q", work)
 }

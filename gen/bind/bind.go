@@ -4,6 +4,7 @@ package bind
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -82,10 +83,13 @@ func Go(s *specs.Spec, works []Work) ([]byte, error) {
 	f.ImportName(devicePath, "device")
 	f.ImportName(kernelPath, "kernel")
 	p.constants(f)
+	p.dropConstants(f)
 	p.files(f)
 	p.open(f)
-	for _, family := range families {
-		p.family(f, family)
+	for _, family := range append(families[:len(families):len(families)], dropFamilies...) {
+		if p.has(family.stem) {
+			p.family(f, family)
+		}
 	}
 	p.sizes(f)
 	var b bytes.Buffer
@@ -93,6 +97,11 @@ func Go(s *specs.Spec, works []Work) ([]byte, error) {
 		return nil, fmt.Errorf("BUG: bind %s: %w", s.Name, err)
 	}
 	return b.Bytes(), nil
+}
+
+// has reports whether the spec has any use for a family.
+func (p pkg) has(f plan.Family) bool {
+	return slices.ContainsFunc(p.works, func(w Work) bool { return w.Family == f })
 }
 
 // lines makes a comment of // lines: the library would put several lines between /* and */.
@@ -116,10 +125,12 @@ of %d tokens.
 A decode step of one layer is PageSummary for pages that became complete, PageScore, PageSelect, PageAttend. PageAttend without page
 lists is dense attention. The kernels read all lengths from device memory, so one captured graph serves growing sequences.
 
+Eviction after a prompt is DropObserve, DropScore, DropPool, DropSelect and DropCompact, where the rule (%s) needs them.
+
 The caller allocates. A workspace of WorkspaceBytes is zeroed once and belongs to one function, stream, workload and shape of batch;
 zero it again before it serves another.`,
 		name, p.spec.Name, a.QueryHeads, a.KVHeads, a.Group(), a.HeadDim, c.PageSize, c.DType, l.Rank, l.BasisBits,
-		p.record.PayloadBytes(), p.record.Bytes, p.spec.Slots(), l.BudgetTokens)
+		p.record.PayloadBytes(), p.record.Bytes, p.spec.Slots(), l.BudgetTokens, p.spec.DropKV.Rule)
 }
 
 // constants writes what the kernels were specialised for.

@@ -20,6 +20,10 @@ func (p pkg) open(f *jen.File) {
 		jen.Id("RecentPages"):  jen.Id("RecentPages"),
 		jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"),
 		jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
+		jen.Id("Drop"): jen.Qual(kernelPath, "DropModel").Values(jen.Dict{
+			jen.Id("Rule"): jen.Id("Rule"), jen.Id("Window"): jen.Id("Window"), jen.Id("Pool"): jen.Id("Pool"), jen.Id("PoolWidth"): jen.Id("PoolWidth"),
+			jen.Id("Precision"): jen.Id("Precision"), jen.Id("Eps"): jen.Id("Eps"),
+		}),
 	})
 	f.Comment(lines("keys names what the kernels of each family compute, tuned parameters left out."))
 	f.Var().Id("keys").Op("=").Map(jen.String()).String().Values(jen.DictFunc(func(d jen.Dict) {

@@ -16,6 +16,19 @@ const (
 	DropCompact Family = "drop_compact"
 )
 
+// dropFamilies are those that a spec's eviction needs: streaming scores nothing, snapkv and value_norm use the log-sum-exp of
+// drop_observe alone, and only adaptive budgets are allotted.
+func dropFamilies(s *specs.Spec) []Family {
+	var list []Family
+	if s.DropKV.Rule != "streaming" {
+		list = append(list, DropObserve, DropScore, DropPool)
+		if s.DropKV.HeadBudgets.Kind == "adaptive" {
+			list = append(list, DropAllot)
+		}
+	}
+	return append(list, DropSelect, DropCompact)
+}
+
 // dropRules maps the spec's rules to the C++ enumerators. streaming has none: it scores nothing.
 var dropRules = map[string]string{"dropkv": "kDropKV", "snapkv": "kSnapKV", "value_norm": "kValueNorm", "keydiff": "kKeyDiff"}
 

@@ -140,7 +140,20 @@ func New(s *specs.Spec, t Target) *Plan {
 	for _, plan := range planners {
 		p.Families = append(p.Families, plan(s, t))
 	}
+	for _, f := range dropFamilies(s) {
+		p.Families = append(p.Families, ForFamily(f, s, t))
+	}
 	return p
+}
+
+// Has reports whether the spec has any use for a family: an eviction rule without scores needs no kernel that makes them.
+func (p *Plan) Has(f Family) bool {
+	for _, fp := range p.Families {
+		if fp.Family == f {
+			return true
+		}
+	}
+	return false
 }
 
 // Of returns the plan of one family.

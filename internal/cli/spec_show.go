@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -57,7 +59,7 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		pool = fmt.Sprintf("%s %d", pool, k.Pool.Width)
 	}
 	line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
-	line("", "reads K and V %d time%s (not built yet)", d.DropKV.Passes, plural(d.DropKV.Passes))
+	line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
 	line("targets", "%s", strings.Join(s.Targets, ", "))
 
 	fmt.Fprintf(w, "\nPage summary, one KV head    payload   of KV   stored   of KV\n")
@@ -69,10 +71,17 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		fmt.Fprintf(w, "%s rank %-2d                 %7d B  %5.2f%%  %5d B  %5.2f%%\n", mark, r.Rank, r.PayloadBytes, r.Percent, r.RecordBytes, r.StoredPart)
 	}
 
-	fmt.Fprintf(w, "\nWorkload, one layer     pages  selected         K and V  summaries  dropkv keeps\n")
+	fmt.Fprintf(w, "\nWorkload, one layer     pages  selected         K and V  summaries\n")
 	for _, c := range d.Contexts {
-		fmt.Fprintf(w, "  %-19s %7d  %5d %6.2f%%  %8s  %9s  %12d\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.Pages, c.Selected, c.Percent,
-			size(c.KVBytes), size(c.SummaryBytes), c.DropKVTokens)
+		fmt.Fprintf(w, "  %-19s %7d  %5d %6.2f%%  %8s  %9s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.Pages, c.Selected, c.Percent,
+			size(c.KVBytes), size(c.SummaryBytes))
+	}
+
+	fmt.Fprintf(w, "\nEviction, one layer   a head keeps     K and V   scratch  scores\n")
+	for _, c := range d.Contexts {
+		scratch, scores := dropScratch(s, specs.Workload{Context: c.Context, Batch: c.Batch})
+		fmt.Fprintf(w, "  %-19s %12d  %10s  %8s  %6s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.DropKVTokens,
+			size(int64(c.Batch)*int64(c.DropKVTokens)*int64(d.KVTokenBytes)), size(scratch), size(scores))
 	}
 
 	fmt.Fprintf(w, "\nTensor parallel, one GPU  q heads  KV heads  copies  group     KV a     summary\n")
@@ -84,6 +93,28 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		}
 		fmt.Fprintf(w, "  %-23d %7d  %8d  %6d  %5d  %7s  %10s\n", t.Ways, t.QueryHeads, t.KVHeads, t.Replicas, t.Group, size(int64(t.KVTokenBytes)), size(int64(t.SummaryBytes)))
 	}
+}
+
+// dropScratch is what eviction of one layer needs beside its outputs, from observation to selection: the workspace of the default
+// kernel, and the window's outputs and log-sum-exps. scores are those of the tokens, plain and pooled, which are outputs.
+func dropScratch(s *specs.Spec, w specs.Workload) (scratch, scores int64) {
+	t, ok := plan.Targets[s.Targets[0]]
+	if !ok {
+		return 0, 0
+	}
+	a, page := s.Attention, s.Cache.PageSize
+	p := launch.Problem{Batch: int64(w.Batch), KVHeads: int64(a.KVHeads), QHeads: int64(a.QueryHeads), Lists: int64(a.KVHeads),
+		MaxPages: int64((w.Context + page - 1) / page), NewPages: 1, Slots: int64(s.DropKV.Keep(w.Context)), SMs: int64(t.SMs)}
+	for _, fp := range plan.New(s, t).Families {
+		if fp.Family == plan.DropObserve && len(fp.Candidates) > 0 {
+			rows := p.Batch * p.QHeads * int64(s.DropKV.Window)
+			scratch = fp.Candidates[0].Geometry.WorkspaceBytes(p) + 4*rows*int64(a.HeadDim+1)
+		}
+		if fp.Family == plan.DropPool {
+			scores = 2 * 4 * p.Batch * p.KVHeads * int64(w.Context)
+		}
+	}
+	return scratch, scores
 }
 
 func plural(n int) string {

@@ -45,9 +45,9 @@ var properties = []property{
 	{name: "registers only", reason: "an array with an index known only at run time goes to local memory, ten times slower",
 		of: func(plan.Candidate) bool { return true }, has: `(?m)^\s*\.local\b|\b(ld|st)\.local\b`, lacks: true},
 	{name: "tensor cores", reason: "CUDA cores reach a fraction of the bandwidth for groups above four",
-		of: family(plan.PageScore, plan.PageAttend, plan.PageSummary), has: `mma\.sync\.aligned\.m16n8k16\.row\.col\.f32`},
+		of: family(plan.PageScore, plan.PageAttend, plan.PageSummary, plan.DropObserve, plan.DropScore), has: `mma\.sync\.aligned\.m16n8k16\.row\.col\.f32`},
 	{name: "loads ahead", reason: "keys and values are copied to shared memory while the tile before them is worked on",
-		of: family(plan.PageAttend, plan.PageSummary), has: `cp\.async\.cg\.shared\.global`},
+		of: family(plan.PageAttend, plan.PageSummary, plan.DropObserve), has: `cp\.async\.cg\.shared\.global`},
 	{name: "matrix loads", reason: "fragments of keys and values come by ldmatrix, not by scattered loads",
 		of: family(plan.PageAttend), has: `ldmatrix\.sync\.aligned\.m8n8\.x4`},
 	{name: "bulk copies", reason: "a candidate with bulk=1 is another kernel than that with bulk=0",
@@ -74,6 +74,12 @@ var argsBytes = map[plan.Family]uintptr{
 	plan.PageScore:   unsafe.Sizeof(kernel.PageScoreArgs{}),
 	plan.PageSelect:  unsafe.Sizeof(kernel.PageSelectArgs{}),
 	plan.PageAttend:  unsafe.Sizeof(kernel.PageAttendArgs{}),
+	plan.DropObserve: unsafe.Sizeof(kernel.DropObserveArgs{}),
+	plan.DropScore:   unsafe.Sizeof(kernel.DropScoreArgs{}),
+	plan.DropPool:    unsafe.Sizeof(kernel.DropPoolArgs{}),
+	plan.DropAllot:   unsafe.Sizeof(kernel.DropAllotArgs{}),
+	plan.DropSelect:  unsafe.Sizeof(kernel.DropSelectArgs{}),
+	plan.DropCompact: unsafe.Sizeof(kernel.DropCompactArgs{}),
 }
 
 // TestPTX compiles what common shapes run by default, and the first bulk candidate of page_score, and looks at the code.

@@ -7,6 +7,8 @@
 // A decode step of one layer is PageSummary for pages that became complete, PageScore, PageSelect, PageAttend. PageAttend without page
 // lists is dense attention. The kernels read all lengths from device memory, so one captured graph serves growing sequences.
 //
+// Eviction after a prompt is DropObserve, DropScore, DropPool, DropSelect and DropCompact, where the rule (dropkv) needs them.
+//
 // The caller allocates. A workspace of WorkspaceBytes is zeroed once and belongs to one function, stream, workload and shape of batch;
 // zero it again before it serves another.
 package qwen3235b
@@ -38,6 +40,26 @@ const (
 	RecentPages  = 1                   // last pages, always selected
 )
 
+// What the DropKV kernels were specialised for, and what the spec says of budgets, which are arguments.
+const (
+	Rule       = "dropkv" // what scores a token
+	Window     = 8        // last queries that vote; their tokens are always kept
+	Pool       = "max"    // how scores are smoothed
+	PoolWidth  = 11       // tokens
+	Precision  = "exact"  // exact: outputs in f32; fast: in DType
+	Eps        = 1e-06    // of p/(1-p+eps)
+	SinkTokens = 0        // first tokens, always kept
+)
+
+// Budget is the spec's, uniform over heads. The layer of a pyramid is the caller's to set.
+func Budget() kernel.DropBudget {
+	return kernel.DropBudget{
+		Ratio:  0.05,
+		Sinks:  SinkTokens,
+		Window: Window,
+	}
+}
+
 // Sources holds the CUDA source of every kernel that Choices names, below kernels/.
 //
 //go:embed kernels/*.cu
@@ -64,13 +86,31 @@ var Choices = []Choice{
 	{"page_attend", 0, 0, "page_attend portable warps=4 stages=2 splits=33 cluster=1", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits33_cluster1.cu"},
 	{"dense", 0, 0, "page_attend hopper warps=8 stages=2 splits=16 cluster=8 list=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_cluster8_list1.cu"},
 	{"dense", 0, 0, "page_attend portable warps=4 stages=2 splits=33 cluster=1", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits33_cluster1.cu"},
+	{"drop_observe", 0, 0, "drop_observe hopper warps=8 slice=16 stages=3 blocks=1", "sm_90a", "kernels/drop_observe_hopper_warps8_slice16_stages3_blocks1.cu"},
+	{"drop_observe", 0, 0, "drop_observe portable warps=8 slice=16 stages=2 blocks=1", "compute_80", "kernels/drop_observe_portable_warps8_slice16_stages2_blocks1.cu"},
+	{"drop_score", 0, 0, "drop_score hopper warps=8 blocks=2", "sm_90a", "kernels/drop_score_hopper_warps8_blocks2.cu"},
+	{"drop_score", 0, 0, "drop_score portable warps=8 blocks=1", "compute_80", "kernels/drop_score_portable_warps8_blocks1.cu"},
+	{"drop_pool", 0, 0, "drop_pool hopper threads=256 each=4", "sm_90a", "kernels/drop_pool_hopper_threads256_each4.cu"},
+	{"drop_pool", 0, 0, "drop_pool portable threads=256 each=4", "compute_80", "kernels/drop_pool_portable_threads256_each4.cu"},
+	{"drop_select", 0, 0, "drop_select hopper threads=512 cluster=8", "sm_90a", "kernels/drop_select_hopper_threads512_cluster8.cu"},
+	{"drop_select", 0, 0, "drop_select portable threads=1024 cluster=1", "compute_80", "kernels/drop_select_portable_threads1024_cluster1.cu"},
+	{"drop_compact", 0, 0, "drop_compact hopper threads=256 each=4", "sm_90a", "kernels/drop_compact_hopper_threads256_each4.cu"},
+	{"drop_compact", 0, 0, "drop_compact portable threads=256 each=4", "compute_80", "kernels/drop_compact_portable_threads256_each4.cu"},
 }
 
 // shape is what a bundle must have been made for.
 var shape = kernel.Model{
-	BasisBits:    BasisBits,
-	Combine:      Combine,
-	DType:        DType,
+	BasisBits: BasisBits,
+	Combine:   Combine,
+	DType:     DType,
+	Drop: kernel.DropModel{
+		Eps:       Eps,
+		Pool:      Pool,
+		PoolWidth: PoolWidth,
+		Precision: Precision,
+		Rule:      Rule,
+		Window:    Window,
+	},
 	HeadDim:      HeadDim,
 	KVHeads:      KVHeads,
 	LogitSoftcap: LogitSoftcap,
@@ -86,6 +126,11 @@ var shape = kernel.Model{
 
 // keys names what the kernels of each family compute, tuned parameters left out.
 var keys = map[string]string{
+	"drop_compact": "d128 p16",
+	"drop_observe": "d128 p16 w8 g16 bf16 dropkv",
+	"drop_pool":    "w8 max 11",
+	"drop_score":   "d128 p16 w8 g16 bf16 dropkv",
+	"drop_select":  "tokens",
 	"page_attend":  "d128 p16 h16/16 bf16",
 	"page_score":   "d128 p16 r4 b4 g16 bf16 softcap=false record",
 	"page_select":  "p16 h16 share_average",
@@ -241,6 +286,160 @@ func NewPageAttendArgs(cache kernel.KVCache, q, pages, counts, out, lse, workspa
 // looked up as work "dense". Tokens past seq_len are masked; without a token the output is 0 and the normaliser -inf.
 func (k *Kernels) PageAttend(s device.Stream, a *PageAttendArgs, w kernel.Workload) error {
 	return k.Set.PageAttend(s, &a.PageAttendArgs, w)
+}
+
+// DropObserveArgs are the arguments of DropObserve for this model. Strides may be changed after the constructor filled them in.
+type DropObserveArgs struct {
+	kernel.DropObserveArgs
+}
+
+// NewDropObserveArgs fills in dense q and out [batch, q head, Window, dim] and lse [batch, q head, Window]. workspace is zeroed once.
+func NewDropObserveArgs(cache kernel.KVCache, q, out, lse, workspace device.Ptr) *DropObserveArgs {
+	return &DropObserveArgs{kernel.DropObserveArgs{
+		Cache:        cache,
+		LSE:          lse,
+		LogitSoftcap: LogitSoftcap,
+		Out:          out,
+		Q:            q,
+		QBatchStride: int64(cache.KVHeads) * Group * Window * HeadDim,
+		QHeadStride:  Window * HeadDim,
+		QRowStride:   HeadDim,
+		SoftmaxScale: SoftmaxScale,
+		Workspace:    workspace,
+	}}
+}
+
+// DropObserve writes full log-sum-exp f32 [batch, q head, Window] and attention output [batch, q head, Window, dim] of the last Window queries of
+// each request, causal inside the window; for the rule keydiff the mean of the keys' directions, f32 [batch, kv head, dim]. A prefill
+// that hands both over needs no DropObserve.
+func (k *Kernels) DropObserve(s device.Stream, a *DropObserveArgs, w kernel.Workload) error {
+	return k.Set.DropObserve(s, &a.DropObserveArgs, w)
+}
+
+// DropScoreArgs are the arguments of DropScore for this model. Strides may be changed after the constructor filled them in.
+type DropScoreArgs struct {
+	kernel.DropScoreArgs
+}
+
+// NewDropScoreArgs fills in dense q and a [batch, q head, Window, dim], lse [batch, q head, Window] and scores [batch, kv head, max tokens].
+func NewDropScoreArgs(cache kernel.KVCache, q, a, lse, scores device.Ptr) *DropScoreArgs {
+	return &DropScoreArgs{kernel.DropScoreArgs{
+		A:                a,
+		ABatchStride:     int64(cache.KVHeads) * Group * Window * HeadDim,
+		AHeadStride:      Window * HeadDim,
+		ARowStride:       HeadDim,
+		Cache:            cache,
+		Eps:              Eps,
+		LSE:              lse,
+		LSEBatchStride:   int64(cache.KVHeads) * Group * Window,
+		LSEHeadStride:    Window,
+		LogitSoftcap:     LogitSoftcap,
+		Q:                q,
+		QBatchStride:     int64(cache.KVHeads) * Group * Window * HeadDim,
+		QHeadStride:      Window * HeadDim,
+		QRowStride:       HeadDim,
+		ScoreBatchStride: int64(cache.KVHeads) * int64(cache.MaxPages) * PageSize,
+		ScoreHeadStride:  int64(cache.MaxPages) * PageSize,
+		Scores:           scores,
+		SoftmaxScale:     SoftmaxScale,
+	}}
+}
+
+// DropScore scores every token by the spec's rule, f32 [batch, kv head, token]; for dropkv, by the paper's residual form: the mean over the
+// group of the sum over the window of (p/(1-p+eps))^2 ||a - v||^2, p from the full log-sum-exp, a the attention output. K and V are
+// read once while the window's rows fit shared memory.
+func (k *Kernels) DropScore(s device.Stream, a *DropScoreArgs, w kernel.Workload) error {
+	return k.Set.DropScore(s, &a.DropScoreArgs, w)
+}
+
+// DropPoolArgs are the arguments of DropPool for this model. Strides may be changed after the constructor filled them in.
+type DropPoolArgs struct {
+	kernel.DropPoolArgs
+}
+
+// NewDropPoolArgs fills in dense scores and pooled [batch, kv head, max tokens].
+func NewDropPoolArgs(cache kernel.KVCache, scores, pooled device.Ptr) *DropPoolArgs {
+	return &DropPoolArgs{kernel.DropPoolArgs{
+		Batch:             cache.Batch,
+		KVHeads:           cache.KVHeads,
+		MaxTokens:         cache.MaxPages * PageSize,
+		Pooled:            pooled,
+		PooledBatchStride: int64(cache.KVHeads) * int64(cache.MaxPages) * PageSize,
+		PooledHeadStride:  int64(cache.MaxPages) * PageSize,
+		ScoreBatchStride:  int64(cache.KVHeads) * int64(cache.MaxPages) * PageSize,
+		ScoreHeadStride:   int64(cache.MaxPages) * PageSize,
+		Scores:            scores,
+		SeqLens:           cache.SeqLens,
+		Sinks:             SinkTokens,
+	}}
+}
+
+// DropPool smooths scores along the sequence, over the tokens before the window, and sets pinned tokens to +inf: the window and the first
+// SinkTokens.
+func (k *Kernels) DropPool(s device.Stream, a *DropPoolArgs, w kernel.Workload) error {
+	return k.Set.DropPool(s, &a.DropPoolArgs, w)
+}
+
+// DropSelectArgs are the arguments of DropSelect for this model. Strides may be changed after the constructor filled them in.
+type DropSelectArgs struct {
+	kernel.DropSelectArgs
+}
+
+// NewDropSelectArgs fills in dense values [batch, kv head, max tokens], budgets and counts [batch, kv head] and indices [batch, kv head, slots]. budgets may
+// be null, and values for the rule streaming. slots is at least Budget().Slots(max tokens, 1); with budgets, Slots(max tokens, kv heads).
+func NewDropSelectArgs(cache kernel.KVCache, values, budgets, indices, counts device.Ptr, slots int) *DropSelectArgs {
+	return &DropSelectArgs{kernel.DropSelectArgs{
+		Batch:             cache.Batch,
+		Budget:            Budget(),
+		BudgetBatchStride: int64(cache.KVHeads),
+		Budgets:           budgets,
+		Counts:            counts,
+		IndexBatchStride:  int64(cache.KVHeads) * int64(slots),
+		IndexHeadStride:   int64(slots),
+		Indices:           indices,
+		KVHeads:           cache.KVHeads,
+		MaxTokens:         cache.MaxPages * PageSize,
+		SeqLens:           cache.SeqLens,
+		Slots:             int32(slots),
+		ValueBatchStride:  int64(cache.KVHeads) * int64(cache.MaxPages) * PageSize,
+		ValueHeadStride:   int64(cache.MaxPages) * PageSize,
+		Values:            values,
+	}}
+}
+
+// DropSelect picks the tokens that each head keeps: pinned ones, then the best by value, ties to the lower token. It writes ascending token indices
+// int32 [batch, kv head, slots], -1 after them, and their count int32 [batch, kv head]. Null budgets: every head keeps what Budget says.
+func (k *Kernels) DropSelect(s device.Stream, a *DropSelectArgs, w kernel.Workload) error {
+	return k.Set.DropSelect(s, &a.DropSelectArgs, w)
+}
+
+// DropCompactArgs are the arguments of DropCompact for this model. Strides may be changed after the constructor filled them in.
+type DropCompactArgs struct {
+	kernel.DropCompactArgs
+}
+
+// NewDropCompactArgs fills in dense indices [batch, kv head, slots], counts and headLens [batch, kv head], seqLens [batch] and table [batch, max pages]. The
+// last three are outputs; table may be null.
+func NewDropCompactArgs(source, target kernel.KVCache, indices, counts, headLens, seqLens, table device.Ptr, slots int) *DropCompactArgs {
+	return &DropCompactArgs{kernel.DropCompactArgs{
+		Counts:           counts,
+		HeadLens:         headLens,
+		IndexBatchStride: int64(source.KVHeads) * int64(slots),
+		IndexHeadStride:  int64(slots),
+		Indices:          indices,
+		SeqLens:          seqLens,
+		Slots:            int32(slots),
+		Source:           source,
+		Table:            table,
+		TableStride:      int64(target.MaxPages),
+		Target:           target,
+	}}
+}
+
+// DropCompact gathers the kept tokens of each head to the front of a cache, which PageAttend then reads by its head_lens. In place (InPlace 1), a
+// target page is the source's own block or a fresh one: kernel.PlacePages.
+func (k *Kernels) DropCompact(s device.Stream, a *DropCompactArgs, w kernel.Workload) error {
+	return k.Set.DropCompact(s, &a.DropCompactArgs, w)
 }
 
 // SummaryBytes is the memory of the page summaries of one layer: a record for each of blocks physical blocks and kvHeads KV heads.
