@@ -10,14 +10,12 @@ import (
 // immaTile is kImmaTile of page_score_imma.cuh: pages of a tile.
 const immaTile = 8
 
-// immaChoice is one choice of the tuner for page_score_imma: about how many warps compute, warps that
-// share a tile of a kv head, and KiB of rings in a block.
-type immaChoice struct{ warps, parts, ring int }
+// immaChoice is one choice of the tuner for page_score_imma: warps that compute, and tiles in the block's ring.
+type immaChoice struct{ warps, stages int }
 
-// immaChoices, in the order of merit.
-var immaChoices = []immaChoice{
-	{16, 2, 96}, {8, 1, 96}, {16, 2, 128}, {8, 1, 128}, {16, 1, 128}, {16, 1, 192}, {12, 1, 96}, {12, 1, 128}, {8, 1, 64}, {16, 2, 64},
-}
+// immaChoices, in the order of merit for rank 4 and 8 kv heads. Stages count what a tile of 8 kv heads of rank 4 takes (31 KiB); for
+// smaller tiles a ring of the same bytes has more.
+var immaChoices = []immaChoice{{8, 3}, {16, 4}, {12, 3}, {8, 4}, {8, 2}, {16, 3}, {8, 6}, {16, 6}}
 
 // immaHeads is how many kv heads are copied together: the most that divide them evenly among at most 8 warps. A kernel is right for
 // any number of kv heads.
@@ -57,62 +55,50 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 	}
 	heads := immaHeads(s)
 	reason := immaRefusal(s)
-	seen := map[immaParams]bool{}
+	seen := map[immaChoice]bool{}
 	for _, choice := range immaChoices {
-		p := immaFit(s, choice, heads)
-		if seen[p] {
+		choice = immaFit(s, choice, heads)
+		if seen[choice] {
 			continue
 		}
-		seen[p] = true
-		c := immaCandidate(s, t, p)
+		seen[choice] = true
+		c := immaCandidate(s, t, choice, heads)
 		if reason != "" {
 			return nil, []Rejected{{c, reason}}
 		}
-		if why := immaTooMuch(s, t, c, p); why != "" {
-			rejected = append(rejected, Rejected{c, why})
-			continue
+		static := (16 + 16) * choice.stages // entries and barriers
+		// Each of the 4 partitions of an SM holds whole warps.
+		switch have := min(65536/((c.Geometry.Block+127)/128*128)/8*8, 255); {
+		case c.Geometry.DynamicShared+static > t.SharedPerBlock:
+			rejected = append(rejected, Rejected{c, fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block",
+				choice.stages, c.Geometry.DynamicShared+static, t.Arch, t.SharedPerBlock)})
+		case have < immaRegisters(s):
+			rejected = append(rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and %d threads leave %d",
+				immaRegisters(s), c.Geometry.Block, have)})
+		default:
+			candidates = append(candidates, c)
 		}
-		candidates = append(candidates, c)
 	}
 	return candidates, rejected
 }
 
-// immaParams are the template arguments of a choice: groups of heads x parts warps, each with a ring of `stages` tiles.
-type immaParams struct{ heads, parts, warps, stages int }
-
-func (p immaParams) groups() int { return p.warps / (p.heads * p.parts) }
-
-// immaFit turns a choice into arguments for tiles of so many kv heads: as many whole groups of warps, and at least 2 tiles for each.
-// The query as rows takes whole tiles.
-func immaFit(s *specs.Spec, choice immaChoice, heads int) immaParams {
-	p := immaParams{heads: heads, parts: choice.parts}
-	if s.Attention.Group() > 4 {
-		p.parts = 1
-	}
-	groups := max(choice.warps/(heads*p.parts), 1)
-	p.warps, p.stages = groups*heads*p.parts, max(choice.ring<<10/immaTileBytes(s, heads)/groups, 2)
-	return p
-}
-
-// immaTooMuch says what of an SM a candidate exceeds; empty where it fits.
-func immaTooMuch(s *specs.Spec, t Target, c Candidate, p immaParams) string {
-	const tile, barriers, row = 16, 16, 40 * 4 // an entry, two barriers, a query head's scores of a run
-	shared := c.Geometry.DynamicShared + p.groups()*p.stages*(tile+barriers) + p.warps*s.Attention.Group()*row
-	if shared > t.SharedPerBlock {
-		return fmt.Sprintf("rings of %d tiles for %d groups of warps and their scores need %d B of shared memory, %s has %d B a block",
-			p.stages, p.groups(), shared, t.Arch, t.SharedPerBlock)
-	}
-	// Each of the 4 partitions of an SM holds whole warps.
-	if have := min(65536/((c.Geometry.Block+127)/128*128)/8*8, 255); have < immaRegisters(s) {
-		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", immaRegisters(s), c.Geometry.Block, have)
-	}
-	return ""
+// immaFit turns a choice for tiles of 8 kv heads of rank 4 into one for this spec's: the warps a multiple of the heads, and about as
+// many bytes in the ring, but at least a stage more than groups of warps.
+func immaFit(s *specs.Spec, choice immaChoice, heads int) immaChoice {
+	wanted := choice.stages * 32 << 10
+	choice.warps = choice.warps / heads * heads
+	choice.stages = max(wanted/immaTileBytes(s, heads), choice.warps/heads+1, 2)
+	return choice
 }
 
 // immaTileBytes is ImmaShape::kStageBytes.
 func immaTileBytes(s *specs.Spec, heads int) int {
 	r := specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
-	return immaTile * ((heads*r.Bytes+31)/64*64 + 32)
+	n := heads * r.Bytes
+	if n%128 == 0 {
+		return immaTile * n
+	}
+	return immaTile * ((n+31)/64*64 + 32)
 }
 
 // immaRegisters is what a consumer was seen to do with without spilling.
@@ -128,16 +114,16 @@ func immaRegisters(s *specs.Spec) int {
 	}
 }
 
-func immaCandidate(s *specs.Spec, t Target, p immaParams) Candidate {
-	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: p.warps, blocks: 1})
-	c.Params = []Param{{"imma", 1}, {"heads", p.heads}, {"parts", p.parts}, {"warps", p.warps}, {"stages", p.stages}}
+func immaCandidate(s *specs.Spec, t Target, choice immaChoice, heads int) Candidate {
+	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: choice.warps, blocks: 1})
+	c.Params = []Param{{"imma", 1}, {"heads", heads}, {"warps", choice.warps}, {"stages", choice.stages}}
 	c.Header, c.Kernel = "kernels/page_score_imma.cuh", "kvloom::page_score_imma"
 	c.Constants = append(c.Constants[:len(c.Constants)-1], // all but WARPS
-		Constant{"HEADS", fmt.Sprint(p.heads)}, Constant{"PARTS", fmt.Sprint(p.parts)}, Constant{"CONSUMERS", fmt.Sprint(p.warps)}, Constant{"STAGES", fmt.Sprint(p.stages)})
+		Constant{"HEADS", fmt.Sprint(heads)}, Constant{"CONSUMERS", fmt.Sprint(choice.warps)}, Constant{"STAGES", fmt.Sprint(choice.stages)})
 	c.Geometry = launch.Geometry{
 		Grid:  [3]launch.Extent{launch.Each(launch.SMs), launch.Const(1), launch.Const(1)},
-		Block: 32 * (p.warps + 2), Cluster: 1,
-		DynamicShared: p.groups() * p.stages * immaTileBytes(s, p.heads),
+		Block: 32 * (choice.warps + 2), Cluster: 1,
+		DynamicShared: choice.stages * immaTileBytes(s, heads),
 	}
 	return c
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kvloom/kvloom/runtime/sim"
 )
 
-// fewSMs is a simulator whose blocks get several runs of tiles each, so that rings turn over and runs are longer than a tile.
+// fewSMs is a simulator whose blocks get many tiles each, so that rings turn over.
 func fewSMs(t *testing.T, n int, schedule string) device.Device {
 	t.Helper()
 	info := device.Info{
@@ -35,7 +35,7 @@ func TestPageScoreImmaOnSimulator(t *testing.T) {
 		schedule              string
 		cases                 string
 	}{
-		{"llama", "eight kv heads in one copy, runs of four tiles", 128, 4, 4, 8, "bf16", 3, "", "crosses 1024 tokens,mixed lengths,holes,wide logits"},
+		{"llama", "eight kv heads in one copy; the ring turns over many times", 128, 4, 4, 8, "bf16", 3, "", "crosses 1024 tokens,mixed lengths,holes,wide logits"},
 		{"rank 8, fp16", "two pages of 16 rows; q is rounded below 2^-4 of its largest", 128, 8, 3, 2, "fp16", 2, "random:1", "crosses 1024 tokens,wide logits,extreme keys"},
 		{"group 8", "the query as rows, rows g + 8 are another page", 128, 4, 8, 4, "bf16", 2, "random:2", "crosses 1024 tokens,mixed lengths,wide logits"},
 		{"group 7, rank 8", "the query as rows, half of them empty; a head of the set is missing", 64, 8, 7, 3, "bf16", 2, "", "crosses 1024 tokens,degenerate pages"},

@@ -10,8 +10,6 @@
 
 namespace kvloom {
 
-__device__ __forceinline__ void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-
 template <bool COLUMNS, class S>
 struct ImmaArrangement {
   using Query = ImmaRows<S>;
@@ -24,8 +22,8 @@ struct ImmaArrangement<true, S> {
 // Scores of a tile by plain arithmetic: quad g takes page g, lane p a quarter of the dims and then of the tokens. For pages whose
 // logits lie too far apart for a sum without a maximum, and for values that are not finite.
 template <class S>
-__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, uint32_t pages,
-                                            int part, float* staged) {
+__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, int first,
+                                            uint32_t pages) {
   using T = typename S::Element;
   using R = typename S::Rec;
   constexpr int kQuarter = S::kHeadDim / 4, kTokens = S::kPage / 4;
@@ -69,73 +67,78 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
     }
     total.merge_lane(1);
     total.merge_lane(2);
-    if (p == 0 && g / (kImmaTile / S::kParts) == part) staged[head * kImmaStagedRow + g] = pages >> g & 1 ? (total.log2() + dots[S::kRank]) * kLn2 : minus_infinity();
+    if (p == 0 && g < static_cast<int>(pages >> 8))
+      args.scores[request * args.score_batch_stride + (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride +
+                  first + g] = pages >> g & 1 ? (total.log2() + dots[S::kRank]) * kLn2 : minus_infinity();
   }
 }
 
-// A warp that scores tiles of one kv head of each chunk, or one half of each tile. The scores of a run gather in `staged` [query
-// head][32 pages], so that memory is written by whole lines; the two warps of a kv head meet once a run and have two such buffers.
+// A warp that scores tiles of one kv head of each chunk.
 template <class S, class Query>
-__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp,
-                                             float (&staged)[S::kParts][S::kGroup * kImmaStagedRow]) {
+__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp) {
   using R = typename S::Rec;
-  const int lane = threadIdx.x % 32, own = warp % S::kHeads, part = warp / S::kHeads % S::kParts;
-  const int begin = warp / S::kTeam * S::kStages, end = begin + S::kStages;
-  constexpr int kPages = kImmaTile / S::kParts;
-  int stage = begin, buffer = 0;
+  const int lane = threadIdx.x % 32;
+  const int own = warp % S::kHeads;
+  int stage = warp / S::kHeads;
   uint32_t parity = 0;
   Query query;
+  float* rows = nullptr;  // scores of this lane's first query head
+  bool pairs = false;     // two neighbouring pages can be stored together
   int loaded_request = -1, loaded_head = -1;
-  if (args.cache.batch == 1 && own < args.cache.kv_heads) {  // before anything has landed
-    query.load(args, 0, own);
-    loaded_request = 0, loaded_head = own;
-  }
+  auto load = [&](int request, int kv_head) {
+    query.load(args, request, kv_head);
+    rows = args.scores + request * args.score_batch_stride +
+           (static_cast<int64_t>(kv_head) * S::kGroup + Query::head(0)) * args.score_head_stride + Query::page(0);
+    pairs = Query::kValues > 1 && (reinterpret_cast<uint64_t>(rows) | args.score_head_stride * 4) % 8 == 0;
+    loaded_request = request, loaded_head = kv_head;
+  };
+  if (args.cache.batch == 1 && own < args.cache.kv_heads) load(0, own);  // before anything has landed
   while (true) {
     mbarrier_wait(ring.full + stage, parity);
     const ImmaTile t = ring.entries[stage];
     if (t.request < 0) break;
     const int kv_head = t.chunk * S::kHeads + own;
     if (kv_head < args.cache.kv_heads) {
-      if (t.request != loaded_request || kv_head != loaded_head) {
-        query.load(args, t.request, kv_head);
-        loaded_request = t.request, loaded_head = kv_head;
-      }
+      if (t.request != loaded_request || kv_head != loaded_head) load(t.request, kv_head);
+      const int live = static_cast<int>(t.pages >> 8);
       float sum[Query::kValues], centroid[Query::kValues];
       bool near = true;
       const uint8_t* records = ring.records + stage * S::kStageBytes + own * R::kBytes;
       if ((t.pages & 0xffu) != 0) {
-        query.tile(SharedBytes{records + part * kPages * S::kDistance}, sum, centroid);
+        query.tile(SharedBytes{records}, sum, centroid);
 #pragma unroll
         for (int i = 0; i < Query::kValues; i++) near = near && sum[i] > 1e-30f && sum[i] < 1e38f;
       }
-      float* tile = staged[buffer] + static_cast<int>(t.pages >> 13) * kImmaTile;
       if (__all_sync(0xffffffffu, near)) {
+        float score[Query::kValues];
 #pragma unroll
-        for (int i = 0; i < Query::kValues; i++) {
-          const int page = part * kPages + Query::page(i);
-          if (Query::head(i) < S::kGroup && (S::kParts == 1 || lane % 4 < 2))
-            tile[Query::head(i) * kImmaStagedRow + page] = t.pages >> page & 1 ? (log2_approx(sum[i]) + centroid[i]) * kLn2 : minus_infinity();
+        for (int i = 0; i < Query::kValues; i++)
+          score[i] = t.pages >> Query::page(i) & 1 ? (log2_approx(sum[i]) + centroid[i]) * kLn2 : minus_infinity();
+        float* to = rows + t.first;
+#pragma unroll
+        for (int i = 0; i < Query::kValues; i += 2) {
+          if (Query::head(i) < S::kGroup) {
+            if constexpr (Query::kValues > 1) {
+              float* at = to + (Query::head(i) - Query::head(0)) * args.score_head_stride;
+              if (pairs && Query::page(i + 1) < live) {
+                *reinterpret_cast<float2*>(at) = make_float2(score[i], score[i + 1]);
+              } else {
+                if (Query::page(i) < live) at[0] = score[i];
+                if (Query::page(i + 1) < live) at[1] = score[i + 1];
+              }
+            } else {
+              if (Query::page(i) < live) to[0] = score[i];
+            }
+          }
         }
       } else {
-        score_by_lanes<S>(args, records, t.request, kv_head, t.pages, part, staged[buffer] + static_cast<int>(t.pages >> 13) * kImmaTile);
+        score_by_lanes<S>(args, records, t.request, kv_head, t.first, t.pages);
       }
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(ring.empty + stage);
-    if ((t.pages >> 12 & 1) != 0 && kv_head < args.cache.kv_heads) {  // the run is complete
-      if constexpr (S::kParts == 2) named_barrier(1 + warp / S::kTeam * S::kHeads + own, 64);
-      const int before = static_cast<int>(t.pages >> 13) * kImmaTile, live = before + static_cast<int>(t.pages >> 8 & 15);
-      float* scores = args.scores + t.request * args.score_batch_stride +
-                      static_cast<int64_t>(kv_head) * S::kGroup * args.score_head_stride + (t.first - before) + lane;
-#pragma unroll
-      for (int head = 0; head < S::kGroup; head++)
-        if (lane < live && (S::kParts == 1 || head % 2 == part)) scores[head * args.score_head_stride] = staged[buffer][head * kImmaStagedRow + lane];
-      if constexpr (S::kParts == 2)
-        buffer ^= 1;
-      else
-        __syncwarp();
-    }
-    if (++stage == end) stage = begin, parity ^= 1;
+    stage += S::kWarpGroups;
+    if (stage >= S::kStages) stage -= S::kStages, parity ^= 1;
   }
 }
 
@@ -154,42 +157,31 @@ __device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
   }
 }
 
-// Grid: x blocks of CONSUMERS + 2 warps, any number; one an SM. Dynamic shared memory: CONSUMERS / (HEADS * PARTS)
-// * STAGES * ImmaShape::kStageBytes.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int PARTS, int CONSUMERS,
-          int STAGES>
+// Grid: x blocks of CONSUMERS + 2 warps, any number; one an SM. Dynamic shared memory: STAGES * ImmaShape::kStageBytes.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES>
 __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
-  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, PARTS, CONSUMERS, STAGES>;
-  constexpr int kStages = S::kWarpGroups * STAGES;
+  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES>;
   extern __shared__ __align__(128) uint8_t records[];
-  __shared__ ImmaTile entries[kStages];
-  __shared__ __align__(8) uint64_t full[kStages], empty[kStages];
-  __shared__ float staged[CONSUMERS / PARTS][PARTS][GROUP * kImmaStagedRow];  // [group of warps, kv head]
+  __shared__ ImmaTile entries[STAGES];
+  __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES];
   const ImmaRing<S> ring{records, entries, full, empty};
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; i++) {
+    for (int i = 0; i < STAGES; i++) {
       mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, S::kTeam);
+      mbarrier_init(empty + i, HEADS);
     }
     mbarrier_init_fence();
   }
   if (warp == CONSUMERS) {
-    const int chunks = (args.cache.kv_heads + HEADS - 1) / HEADS;
-    ImmaOneRequest<S> one(args.cache, chunks);  // its loads are under way while the block meets
+    ImmaDealer<S> dealer(args.cache);  // its loads are under way while the block meets
     __syncthreads();
-    if (args.cache.batch == 1) {
-      one.start();
-      imma_produce<S>(args, ring, one);
-    } else {
-      ImmaManyRequests<S> many(args.cache, chunks);
-      imma_produce<S>(args, ring, many);
-    }
+    imma_produce<S>(args, ring, dealer);
     return;
   }
   __syncthreads();
   if (warp < CONSUMERS)
-    imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp, staged[warp / S::kTeam * HEADS + warp % HEADS]);
+    imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
   else
     imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args);
 }

@@ -15,18 +15,17 @@ struct ImmaColumns {
   static constexpr int kHalf = S::kRank / 2;        // rows g of one page; rows g + 8 are the other half of the ranks
   static constexpr int kMmaPages = 16 / S::kRank;   // pages of 16 rows
   static constexpr int kRowPages = S::kRank == 4 ? 2 : 1;  // pages of a row g and its g + 8 in the second product
-  static constexpr int kPages = kImmaTile / S::kParts;     // of this warp
 
   uint32_t even[S::kWords], odd[S::kWords];  // B fragments
   int bias;                                  // of head p: what the codes' bias of 8 adds to the low column, taken off
   float scale, x_scale;                      // of head p: integer product to base-2 logit; the same for X
   ImmaRange range;
 
-  // Result i of this lane: query head of the group, page of the warp's part of the tile. Of a part of 4 pages two lanes have each.
+  // Result i of this lane: query head of the group, page of the tile.
   static __device__ __forceinline__ int head(int) { return threadIdx.x % 32 / 8; }
   static __device__ __forceinline__ int page(int) {
-    const int half = threadIdx.x / 4 % 2, value = threadIdx.x % (kPages / 2);
-    return S::kRank == 4 ? 4 * (value / 2) + 2 * half + value % 2 : 2 * value + half;
+    const int half = threadIdx.x / 4 % 2, p = threadIdx.x % 4;
+    return S::kRank == 4 ? 4 * (p / 2) + 2 * half + p % 2 : 2 * p + half;
   }
 
   __device__ __forceinline__ void load(const PageScoreArgs& args, int request, int kv_head) {
@@ -97,7 +96,7 @@ struct ImmaColumns {
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4, half = g % 2;
     {
-      const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
+      const SharedBytes page_g{pages.base + g * S::kDistance};
       uint32_t mu_even[S::kWords], mu_odd[S::kWords];
       load_centroid<S>(page_g, mu_even, mu_odd);
       const float mu_scale = shared_bf16(page_g, R::kMuScale);
@@ -109,9 +108,9 @@ struct ImmaColumns {
       }
       centroid[0] = __shfl_sync(0xffffffffu, static_cast<float>(d[0] * 256 + d[1]) * (mu_scale * scale), page(0) * 4 + g / 2);
     }
-    float part[kPages / 2];  // by p of the lane that will own it
+    float part[4];  // by p of the lane that will own it
 #pragma unroll
-    for (int group = 0; group < kPages / kMmaPages; group++) {
+    for (int group = 0; group < kImmaTile / kMmaPages; group++) {
       const uint8_t* base = pages.base + group * kMmaPages * S::kDistance;
       uint32_t x[2], rest[2], b[2][2];
       {

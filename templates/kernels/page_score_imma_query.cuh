@@ -110,14 +110,6 @@ __device__ __forceinline__ float sum_quad_scatter(const float (&part)[4]) {
   return keep + __shfl_xor_sync(0xffffffffu, send, 2);
 }
 
-// Lanes p and p ^ 2 of a quad get the sum of the four lanes' part[p % 2].
-__device__ __forceinline__ float sum_quad_scatter(const float (&part)[2]) {
-  const int p = threadIdx.x % 4;
-  const float keep = p % 2 == 0 ? part[0] : part[1], send = p % 2 == 0 ? part[1] : part[0];
-  const float two = keep + __shfl_xor_sync(0xffffffffu, send, 1);
-  return two + __shfl_xor_sync(0xffffffffu, two, 2);
-}
-
 // The centroid's words of this lane's quarter in the order of the query's: word j of the even dims, word j of the odd ones.
 template <class S>
 __device__ __forceinline__ void load_centroid(const SharedBytes& page, uint32_t (&even)[S::kWords], uint32_t (&odd)[S::kWords]) {

@@ -6,33 +6,28 @@
 
 namespace kvloom {
 
-constexpr int kImmaTile = 8;            // pages of a tile
-constexpr int kImmaRun = 32;            // most pages of a run: 4 tiles, and a line of memory of scores
-constexpr int kImmaStagedRow = 40;      // floats between two query heads of a run in shared memory, 8 banks apart
+constexpr int kImmaTile = 8;  // pages of a tile
 
 // Everything that follows from a shape. HEADS kv heads are copied together.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int PARTS, int CONSUMERS, int STAGES>
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES>
 struct ImmaShape {
   static_assert(PAGE == 16 && BITS == 4 && (RANK == 4 || RANK == 8), "C of 16 tokens fills two n tiles; ranks fill a k step with whole pages");
   static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "a quarter of a row is whole k steps; 16 * 15 * 2^15 * 256 dims fit 31 bits");
   static_assert(GROUP >= 1 && GROUP <= 16 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
-  static_assert(HEADS >= 1 && CONSUMERS % (HEADS * PARTS) == 0, "a warp keeps its kv head and its part of a tile");
-  static_assert(PARTS == 1 || (PARTS == 2 && GROUP <= 4), "half a tile is worth a warp where the query is columns");
-static_assert(STAGES >= 1, "a group of warps has a ring of its own");
+  static_assert(HEADS >= 1 && CONSUMERS % HEADS == 0, "a warp keeps its kv head");
+  static_assert(STAGES >= CONSUMERS / HEADS, "each group of warps has a stage to work on");
 
   using Element = T;
   using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
   static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kGroup = GROUP;
   static constexpr int kHeads = HEADS, kConsumers = CONSUMERS, kStages = STAGES;
-  static constexpr int kParts = PARTS;                       // warps that share a tile of a kv head
-  static constexpr int kTeam = HEADS * PARTS;                // warps that share a tile
-  static constexpr int kWarpGroups = CONSUMERS / kTeam;      // each has its runs and its ring of kStages tiles
+  static constexpr int kWarpGroups = CONSUMERS / HEADS;      // each takes every kWarpGroups-th tile
   static constexpr int kQuarter = HEAD_DIM / 4;
   static constexpr int kWords = HEAD_DIM / 32;               // of a quarter of a row of V
-  // Distance of two pages in shared memory: an odd multiple of 32, so that copies keep the alignment of sectors, which they are faster
-  // with, and that reads of several pages meet different banks.
+  // Distance of two pages in shared memory. Copies are faster where both ends share their place in a line of 128 bytes: pages whose
+  // records end there follow each other. Others keep the place in a sector of 32, and reads of several pages meet different banks.
   static constexpr int kPageBytes = HEADS * Rec::kBytes;
-  static constexpr int kDistance = (kPageBytes + 31) / 64 * 64 + 32;
+  static constexpr int kDistance = kPageBytes % 128 == 0 ? kPageBytes : (kPageBytes + 31) / 64 * 64 + 32;
   static constexpr int kStageBytes = kImmaTile * kDistance;
 };
 
@@ -40,136 +35,62 @@ static_assert(STAGES >= 1, "a group of warps has a ring of its own");
 struct __align__(16) ImmaTile {
   int32_t request, chunk;  // chunk: HEADS kv heads
   int32_t first;           // page
-  uint32_t pages;          // bits 0-7: which have a record; bits 8-11: how many are complete; bit 12: the last tile of its run;
-                           // bits 13-14: which tile of its run
+  uint32_t pages;          // bits 0-7: which have a record; bits 8-11: how many are complete
 };
 
-// The rings of a block in shared memory, one a group of warps. A stage is filled by one arrival and its bytes, and empty when its
-// kTeam warps have read it.
-template <class S>
-struct ImmaRing {
-  uint8_t* records;  // [group, stage][page]
-  ImmaTile* entries;
-  uint64_t *full, *empty;
-};
-
-// A run: up to 32 pages of one request and chunk; each lane holds the block id of one page. live 0: no more runs.
-struct ImmaRunOf {
-  int request, chunk, first, live, block;
-};
-
-__device__ __forceinline__ int imma_pages(int length, int page, int max_pages) { return length > 0 ? min(length / page, max_pages) : 0; }
-__device__ __forceinline__ uint32_t imma_runs(int pages, int run) { return static_cast<uint32_t>(pages + run - 1) / run; }
-
-// Pages of a run: the most whose rounding costs the busiest group of warps at most a sixteenth more tiles.
-template <class S>
-__device__ __forceinline__ int imma_run_pages(uint32_t tiles) {
-  const uint32_t groups = gridDim.x * S::kWarpGroups, least = (tiles + groups - 1) / groups;
-  auto dear = [&](uint32_t of) { return ((tiles + of - 1) / of + groups - 1) / groups * of * 16 > least * 17; };
-  return !dear(4) ? 4 * kImmaTile : !dear(2) ? 2 * kImmaTile : kImmaTile;
-}
-
-// Deals out the runs of a single request, one by one to the blocks: the first runs of a block do not depend on the length, so that
-// their block ids are asked for together with it.
-template <class S>
-class ImmaOneRequest {
+// Walks this block's run of the list [request][chunk][tile], the tile fastest: runs, so that a block meets few queries. All lanes call
+// together.
+template <int PAGE>
+class ImmaTiles {
  public:
-  // Only asks for what the first runs need.
-  __device__ __forceinline__ ImmaOneRequest(const KvCache& cache, int chunks) : cache_(cache), chunks_(chunks) {
-    run_ = imma_run_pages<S>(imma_runs(cache.max_pages, kImmaTile) * chunks);  // the columns of the table stand for the length
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < S::kWarpGroups; i++) {
-      const uint32_t at = (blockIdx.x + i * gridDim.x) * run_ + lane;
-      // Entries of the table are within its columns, live or not.
-      guess_[i] = cache.batch == 1 && lane < run_ && at < static_cast<uint32_t>(cache.max_pages) ? __ldg(cache.block_table + at) : -1;
-    }
-    length_ = cache.batch == 1 ? __ldg(cache.seq_lens) : 0;
-  }
-  __device__ __forceinline__ void start() {
-    pages_ = imma_pages(length_, S::kPage, cache_.max_pages);
-    runs_ = imma_runs(pages_, run_);
-    all_ = runs_ * chunks_, index_ = blockIdx.x;
-  }
-  // `turn` counts the runs that were dealt up to kWarpGroups.
-  __device__ __forceinline__ ImmaRunOf next(int turn) {
-    ImmaRunOf run{0, 0, 0, 0, -1};
-    if (index_ < all_) {
-      run.chunk = index_ < runs_ ? 0 : static_cast<int>(index_ / runs_);
-      run.first = static_cast<int>(index_ - run.chunk * runs_) * run_;
-      run.live = min(pages_ - run.first, run_);
-      const int lane = threadIdx.x % 32;
-      if (lane < run.live)
-        run.block = turn < S::kWarpGroups && run.chunk == 0 ? guess_[turn < S::kWarpGroups ? turn : 0]
-                                                            : __ldg(cache_.block_table + run.first + lane);
-    }
-    index_ += gridDim.x;
-    return run;
-  }
-
- private:
-  const KvCache& cache_;
-  int chunks_, run_, guess_[S::kWarpGroups], length_, pages_;
-  uint32_t runs_, all_, index_;  // of [chunk][run]
-};
-
-// Deals out the runs of several requests: each block takes a piece of the list [request][chunk][run], the run fastest, so that it
-// meets few queries. All lanes call together.
-template <class S>
-class ImmaManyRequests {
- public:
-  __device__ __forceinline__ ImmaManyRequests(const KvCache& cache, int chunks) : cache_(cache), chunks_(chunks) {
-    run_ = kImmaTile;
-    run_ = imma_run_pages<S>(count());
-    const uint32_t total = count(), each = total / gridDim.x, more = total % gridDim.x;  // the first `more` blocks take one more
-    index_ = each * blockIdx.x + min(blockIdx.x, more);
-    left_ = each + (blockIdx.x < more ? 1 : 0);
-    scan();
-  }
-  __device__ __forceinline__ ImmaRunOf next(int) {
-    ImmaRunOf run{0, 0, 0, 0, -1};
-    while (left_ != 0) {
-      const uint32_t ahead = __ballot_sync(0xffffffffu, index_ < upto_);
-      if (ahead != 0) {
-        const int owner = __ffs(ahead) - 1, lane = threadIdx.x % 32;
-        const uint32_t rest = index_ - __shfl_sync(0xffffffffu, before_, owner);
-        const int pages = __shfl_sync(0xffffffffu, pages_, owner);
-        run.request = base_ + owner;
-        const uint32_t runs = imma_runs(pages, run_);
-        run.chunk = chunks_ == 1 ? 0 : static_cast<int>(rest / runs);
-        run.first = static_cast<int>(rest - run.chunk * runs) * run_;
-        run.live = min(pages - run.first, run_);
-        if (lane < run.live) run.block = __ldg(cache_.block_table + run.request * cache_.table_stride + run.first + lane);
-        index_++, left_--;
-        break;
-      }
-      index_ -= __shfl_sync(0xffffffffu, upto_, 31);
-      base_ += 32;
-      if (base_ >= cache_.batch) left_ = 0;
-      else scan();
-    }
-    return run;
-  }
-
- private:
-  __device__ __forceinline__ int pages_of(int request) const {
-    return request < cache_.batch ? imma_pages(__ldg(cache_.seq_lens + request), S::kPage, cache_.max_pages) : 0;
-  }
-  // Runs of all requests.
-  __device__ __forceinline__ uint32_t count() const {
+  __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks) : cache_(cache), chunks_(chunks) {
     uint32_t total = 0;
-    for (int base = 0; base < cache_.batch; base += 32) {
-      uint32_t mine = imma_runs(pages_of(base + static_cast<int>(threadIdx.x % 32)), run_) * chunks_;
+    for (int base = 0; base < cache.batch; base += 32) {
+      uint32_t mine = tiles_of(pages_of(cache, base + static_cast<int>(threadIdx.x % 32))) * chunks;
 #pragma unroll
       for (int mask = 1; mask < 32; mask *= 2) mine += __shfl_xor_sync(0xffffffffu, mine, mask);
       total += mine;
     }
-    return total;
+    const uint32_t each = total / gridDim.x, more = total % gridDim.x;  // the first `more` blocks take one more
+    index_ = each * blockIdx.x + min(blockIdx.x, more);
+    left_ = each + (blockIdx.x < more ? 1 : 0);
+    scan();
   }
+
+  static __device__ __forceinline__ int pages_of(int length, int max_pages) { return length > 0 ? min(length / PAGE, max_pages) : 0; }
+  static __device__ __forceinline__ int pages_of(const KvCache& cache, int request) {
+    return request < cache.batch ? pages_of(__ldg(cache.seq_lens + request), cache.max_pages) : 0;
+  }
+  static __device__ __forceinline__ uint32_t tiles_of(int pages) { return static_cast<uint32_t>(pages + kImmaTile - 1) / kImmaTile; }
+
+  // The next tile: its request, chunk, first page and the complete pages of the request.
+  __device__ __forceinline__ bool next(int& request, int& chunk, int& first, int& pages) {
+    while (left_ != 0) {
+      const uint32_t ahead = __ballot_sync(0xffffffffu, index_ < upto_);
+      if (ahead != 0) {
+        const int lane = __ffs(ahead) - 1;
+        const uint32_t rest = index_ - __shfl_sync(0xffffffffu, before_, lane);
+        pages = __shfl_sync(0xffffffffu, pages_, lane);
+        request = base_ + lane;
+        chunk = chunks_ == 1 ? 0 : static_cast<int>(rest / tiles_of(pages));
+        first = static_cast<int>(rest - chunk * tiles_of(pages)) * kImmaTile;
+        index_++, left_--;
+        return true;
+      }
+      index_ -= __shfl_sync(0xffffffffu, upto_, 31);
+      base_ += 32;
+      if (base_ >= cache_.batch) break;
+      scan();
+    }
+    left_ = 0;
+    return false;
+  }
+
+ private:
   __device__ __forceinline__ void scan() {
     const int lane = threadIdx.x % 32;
-    pages_ = pages_of(base_ + lane);
-    const uint32_t mine = imma_runs(pages_, run_) * chunks_;
+    pages_ = pages_of(cache_, base_ + lane);
+    const uint32_t mine = tiles_of(pages_) * chunks_;
     upto_ = mine;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -180,37 +101,104 @@ class ImmaManyRequests {
   }
 
   const KvCache& cache_;
-  int chunks_, run_;
+  int chunks_;
   uint32_t index_, left_;
   int base_ = 0;  // request of lane 0
   int pages_;     // this lane's request
   uint32_t before_, upto_;
 };
 
-// Waits for a stage and starts the copies of tile `slot` of a run.
+// What a producer's lane knows of the tile lane / 8 of a vector of four: the block id of page lane % 8.
+struct ImmaLane {
+  int request, chunk, first, live, block;  // request -1: no more tiles
+};
+
+// Deals out tiles, four at a time. A single request is dealt tile by tile to the blocks, so that a block's first tile does not depend
+// on the length: its block ids are asked for together with it.
+template <class S>
+class ImmaDealer {
+ public:
+  // Only asks for what the first tiles need.
+  __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache) : cache_(cache) {
+    const uint32_t lane = threadIdx.x % 32;
+    index_ = blockIdx.x + lane / kImmaTile * gridDim.x;
+    const uint32_t at = index_ * kImmaTile + lane % kImmaTile;
+    guess_ = -1, length_ = 0;
+    if (cache.batch == 1) {
+      // Entries of the table are within its columns, live or not.
+      if (at < static_cast<uint32_t>(cache.max_pages)) guess_ = __ldg(cache.block_table + at);
+      length_ = __ldg(cache.seq_lens);
+    }
+  }
+  // The next four tiles of a single request. `first`: these are the guessed ones.
+  __device__ __forceinline__ ImmaLane of_one(int chunks, bool first) {
+    const int page = threadIdx.x % kImmaTile;
+    const int pages = ImmaTiles<S::kPage>::pages_of(length_, cache_.max_pages);
+    const uint32_t tiles = ImmaTiles<S::kPage>::tiles_of(pages);
+    ImmaLane mine{-1, 0, 0, 0, -1};
+    if (index_ < tiles * chunks) {
+      mine.request = 0;
+      mine.chunk = index_ < tiles ? 0 : static_cast<int>(index_ / tiles);
+      mine.first = static_cast<int>(index_ - mine.chunk * tiles) * kImmaTile;
+      mine.live = min(pages - mine.first, kImmaTile);
+      if (page < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + mine.first + page);
+    }
+    index_ += 32 / kImmaTile * gridDim.x;
+    return mine;
+  }
+  // The next four tiles of several requests.
+  __device__ __forceinline__ ImmaLane of_many(ImmaTiles<S::kPage>& tiles) {
+    const int slot = threadIdx.x % 32 / kImmaTile, page = threadIdx.x % kImmaTile;
+    ImmaLane mine{-1, 0, 0, 0, -1};
+    int pages = 0;
+#pragma unroll
+    for (int i = 0; i < 32 / kImmaTile; i++) {
+      int request, chunk, first, of;
+      if (tiles.next(request, chunk, first, of) && i == slot) mine.request = request, mine.chunk = chunk, mine.first = first, pages = of;
+    }
+    mine.live = min(pages - mine.first, kImmaTile);
+    if (page < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + mine.first + page);
+    return mine;
+  }
+
+ private:
+  const KvCache& cache_;
+  uint32_t index_;  // in [chunk][tile], of this lane's next tile
+  int guess_, length_;
+};
+
+// The ring of a block in shared memory. A stage is filled by one arrival and its bytes, and empty when HEADS warps have read it.
+template <class S>
+struct ImmaRing {
+  uint8_t* records;  // [stage][page]
+  ImmaTile* entries;
+  uint64_t *full, *empty;
+};
+
+// Starts the copies of tile `slot` of a vector into a stage that is empty.
 template <class S>
 __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaRing<S>& ring, int stage, uint32_t parity,
-                                           const ImmaRunOf& run, int slot, uint64_t policy) {
+                                           const ImmaLane& lanes, int slot, uint64_t policy) {
   using R = typename S::Rec;
   const int from = slot * kImmaTile;
-  const uint32_t mapped = __ballot_sync(0xffffffffu, run.block >= 0) >> from & 0xffu;
+  const int request = __shfl_sync(0xffffffffu, lanes.request, from), chunk = __shfl_sync(0xffffffffu, lanes.chunk, from);
+  const int first = __shfl_sync(0xffffffffu, lanes.first, from), live = __shfl_sync(0xffffffffu, lanes.live, from);
+  const uint32_t mapped = __ballot_sync(0xffffffffu, lanes.block >= 0) >> from & 0xffu;
   // A page without a record gets a neighbour's, and its result is dropped.
-  const int any = __shfl_sync(0xffffffffu, run.block, mapped != 0 ? from + __ffs(mapped) - 1 : from);
-  const uint8_t* source = args.summaries + (run.block >= 0 ? run.block : any) * args.summary_block_stride +
-                          static_cast<int64_t>(run.chunk) * S::kHeads * args.summary_head_stride;
+  const int any = __shfl_sync(0xffffffffu, lanes.block, mapped != 0 ? from + __ffs(mapped) - 1 : from);
+  const uint8_t* source = args.summaries + (lanes.block >= 0 ? lanes.block : any) * args.summary_block_stride +
+                          static_cast<int64_t>(chunk) * S::kHeads * args.summary_head_stride;
   const uint8_t* record[kImmaTile];
 #pragma unroll
   for (int x = 0; x < kImmaTile; x++)
     record[x] = reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(source), from + x));
   mbarrier_wait(ring.empty + stage, parity);
   if (elect_lane()) {
-    const int left = run.live - from;
-    const uint32_t live = left < kImmaTile ? left : kImmaTile;
-    ring.entries[stage] = ImmaTile{run.request, run.chunk, run.first + from, mapped | live << 8 | (left <= kImmaTile ? 1u << 12 : 0u) | static_cast<uint32_t>(slot) << 13};
-    const int heads = min(S::kHeads, args.cache.kv_heads - run.chunk * S::kHeads);
+    ring.entries[stage] = ImmaTile{request, chunk, first, mapped | static_cast<uint32_t>(live) << 8};
+    const int heads = min(S::kHeads, args.cache.kv_heads - chunk * S::kHeads);
     uint64_t* full = ring.full + stage;
     uint8_t* to = ring.records + stage * S::kStageBytes;
-    if (mapped == 0) {
+    if (request < 0 || mapped == 0) {
       mbarrier_arrive(full);
     } else {
       mbarrier_expect(full, kImmaTile * heads * R::kBytes);
@@ -229,44 +217,32 @@ __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const Imma
   __syncwarp();
 }
 
-// The warp that fills the rings: a run for each group of warps, tile by tile in turn. A tile without a request ends each group's list.
-template <class S, class Dealer>
-__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, Dealer& dealer) {
+// The warp that fills the ring. The list ends with a tile without a request for each group of warps.
+template <class S>
+__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer) {
+  const int chunks = (args.cache.kv_heads + S::kHeads - 1) / S::kHeads;
   const uint64_t policy = evict_first_policy();
-  ImmaRunOf now[S::kWarpGroups], then[S::kWarpGroups];
-  int stage[S::kWarpGroups];
-  uint32_t parity[S::kWarpGroups];
-#pragma unroll
-  for (int i = 0; i < S::kWarpGroups; i++) {
-    now[i] = dealer.next(i);
-    stage[i] = i * S::kStages, parity[i] = 1;  // the first round finds every stage empty
-  }
-  while (now[0].live > 0) {  // runs are dealt in order
+  int stage = 0, ends = 0;
+  uint32_t parity = 1;  // the first round finds every stage empty
+  auto fill = [&](auto deal) {
+    ImmaLane now = deal(true), then = now;
 #pragma unroll 1
-    for (int slot = 0; slot < kImmaRun / kImmaTile; slot++) {
-#pragma unroll
-      for (int i = 0; i < S::kWarpGroups; i++) {
-        if (slot * kImmaTile < now[i].live) {
-          imma_issue<S>(args, ring, stage[i], parity[i], now[i], slot, policy);
-          if (++stage[i] == (i + 1) * S::kStages) stage[i] = i * S::kStages, parity[i] ^= 1;
-        }
+    while (ends < S::kWarpGroups) {
+#pragma unroll 1
+      for (int slot = 0; slot < 32 / kImmaTile && ends < S::kWarpGroups; slot++) {
+        imma_issue<S>(args, ring, stage, parity, now, slot, policy);
+        if (slot == 0) then = deal(false);  // its block ids arrive while these tiles do
+        if (__shfl_sync(0xffffffffu, now.request, slot * kImmaTile) < 0) ends++;
+        if (++stage == S::kStages) stage = 0, parity ^= 1;
       }
-      if (slot == 0) {  // block ids arrive while these tiles do
-#pragma unroll
-        for (int i = 0; i < S::kWarpGroups; i++) then[i] = dealer.next(S::kWarpGroups);
-      }
+      now = then;
     }
-#pragma unroll
-    for (int i = 0; i < S::kWarpGroups; i++) now[i] = then[i];
-  }
-#pragma unroll
-  for (int i = 0; i < S::kWarpGroups; i++) {
-    mbarrier_wait(ring.empty + stage[i], parity[i]);
-    if (elect_lane()) {
-      ring.entries[stage[i]] = ImmaTile{-1, 0, 0, 0};
-      mbarrier_arrive(ring.full + stage[i]);
-    }
-    __syncwarp();
+  };
+  if (args.cache.batch == 1) {
+    fill([&](bool first) { return dealer.of_one(chunks, first); });
+  } else {
+    ImmaTiles<S::kPage> tiles(args.cache, chunks);
+    fill([&](bool) { return dealer.of_many(tiles); });
   }
 }
 
