@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv("KVLOOM_TEST_CHILD") == "" {
 		os.Exit(m.Run())
 	}
+	if kind := os.Getenv("KVLOOM_TEST_CHILD"); kind == "sim" || kind == "cuda" {
+		realChild(kind)
+		return
+	}
 	out := json.NewEncoder(os.Stdout)
 	_ = out.Encode(measure.Hello{Info: device.Info{Name: "fake", UUID: "GPU-0"}})
 	in := bufio.NewScanner(os.Stdin)
@@ -41,6 +45,10 @@ func TestMain(m *testing.M) {
 		var r measure.Request
 		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
 			os.Exit(3)
+		}
+		if last := r.Candidate.Params[len(r.Candidate.Params)-1]; last.Name == "fault" && last.Value > 0 {
+			misbehave(last.Value, func(r measure.Response) { _ = out.Encode(r) })
+			continue
 		}
 		us := float64(r.Candidate.Param("warps")) * drift
 		if r.Candidate.Param("warps") == 3 {

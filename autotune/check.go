@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
@@ -11,6 +12,9 @@ import (
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
 )
+
+// driverError begins the driver's names of errors.
+const driverError = "CUDA_ERROR_"
 
 // Check is measure.Check by way of internal/verify: the family's quick cases with fresh inputs, poisoned outputs and guard bands.
 func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (out measure.Checked, err error) {
@@ -22,6 +26,9 @@ func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candida
 	}
 	worst := -1.0
 	for _, r := range results {
+		if strings.Contains(r.Failure, driverError) { // the driver refused the kernel, or lost it: no wrong result
+			return out, fmt.Errorf("check %s: %s", r.Case, r.Failure)
+		}
 		if r.Failure != "" && out.Failure == "" {
 			out.Failure = fmt.Sprintf("%s, %s: %s", r.Case, r.Metric, r.Failure)
 		}

@@ -96,6 +96,9 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	if err != nil {
 		return resp, err
 	}
+	if err := prepare(req.Candidate, fn); err != nil { // what the driver refuses is no wrong result of a check
+		return resp, err
+	}
 	if !req.SkipCheck {
 		checked, err := c.Check(ctx, c.dev, &req.Spec, req.Candidate, fn, req.CheckSeed)
 		if err != nil {

@@ -337,17 +337,23 @@ type Step struct {
 // Launch enqueues the work on set i, where the rig's buffers are rings; any i will do.
 func (s *Step) Launch(i int) error { return s.launch(i) }
 
-// Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
-func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
+// prepare asks the driver for what a candidate's launches need beyond the usual.
+func prepare(c plan.Candidate, fn device.Function) error {
 	if c.Geometry.DynamicShared > 0 {
 		if err := fn.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if c.Geometry.Cluster > 8 {
-		if err := fn.SetNonPortableCluster(); err != nil {
-			return nil, err
-		}
+		return fn.SetNonPortableCluster()
+	}
+	return nil
+}
+
+// Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
+func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
+	if err := prepare(c, fn); err != nil {
+		return nil, err
 	}
 	workspace := c.Geometry.WorkspaceBytes(r.Problem)
 	ws, err := r.alloc(workspace)

@@ -1,0 +1,212 @@
+package autotune
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/gputest"
+	"github.com/kvloom/kvloom/runtime/cuda"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/runtime/sim"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// planted is a page_select kernel with a fault in it (C1, C2): text before and after the call of the right kernel.
+type planted struct {
+	name, reason  string
+	before, after string
+	shared        int // dynamic shared memory, where it is the fault
+	// Class and message on a GPU, and what the message says on the simulator, where a fault of the kernel is a failure of the check. Outputs
+	// are poisoned with 0xa5: a count of -1515870811 was not written.
+	class   store.Class
+	message string
+	onSim   string // empty: not on the simulator
+}
+
+var plantedFaults = []planted{
+	{name: "right", reason: "the control: it is checked, and fails on the simulator for want of times alone", class: store.OK, onSim: "measures no times"},
+	{name: "illegal address", reason: "a sticky error: the context is lost, not the run", before: "*(volatile int*)16 = 1;", class: store.Fault, onSim: "out of bounds"},
+	{name: "infinite loop", reason: "the child is killed", before: "while (*(volatile int*)&args.counts[0] != 123456789) {}", class: store.Hang, message: "no answer within", onSim: "no warp can go on"},
+	{name: "exit", reason: "threads that end at once write nothing", before: `asm volatile("exit;");`, class: store.Wrong, onSim: "count -1515870811"},
+	{name: "abort", reason: "a trap is a sticky error", before: `asm volatile("trap;");`, class: store.Fault, onSim: "trap"},
+	{name: "out of shared memory", reason: "the driver refuses the launch; the context lives", shared: 1 << 20, class: store.LaunchError, onSim: "shared"},
+	{name: "20 GB of local memory", reason: "a stack for every thread of the GPU", before: "volatile char stack[500 << 10]; for (int i = 0; i < (500 << 10); i += 4096) stack[(i + args.slots) % (500 << 10)] = i;",
+		class: store.LaunchError},
+	{name: "writes nothing", reason: "the fastest of all", before: "return;", class: store.Wrong, onSim: "count -1515870811"},
+	{name: "one wrong element", reason: "of thousands", after: "__syncthreads(); if (threadIdx.x == 0) args.pages[0] = 1;", class: store.Wrong, onSim: "page 0 of 300"},
+	{name: "right after its predecessor", reason: "it writes only where a right result lies already", before: "if (args.counts[0] < 0 || args.counts[0] > args.slots) return;", class: store.Wrong, onSim: "count -1515870811"},
+	{name: "wrong at one edge shape", reason: "one page in the first request, at a replay", before: "if (args.seq_lens[0] > 0 && args.seq_lens[0] <= 16) return;", class: store.Wrong, onSim: "replayed at other lengths"},
+}
+
+// plant makes the image of a fault.
+func plant(t *testing.T, p planted, c plan.Candidate) ([]byte, plan.Candidate) {
+	t.Helper()
+	src, err := render.Candidate(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, body, ok := strings.Cut(src.Text, " args) {\n")
+	end := strings.LastIndex(body, "}")
+	if !ok || end < 0 {
+		t.Fatalf("no kernel in %s", src.Text)
+	}
+	src.Text = head + " args) {\n" + p.before + "\n" + body[:end] + p.after + "\n}\n"
+	src.Hash = hashOf([]byte(src.Text))
+	m := nvrtctest.Compile(t, src)
+	if p.shared > 0 {
+		c.Geometry.DynamicShared = p.shared
+	}
+	return imageOf(c, m), c
+}
+
+// realChild is a measuring child of this test binary with a real device behind it; see TestMain.
+func realChild(kind string) {
+	child := &measure.Child{Check: Check, Open: func() (device.Device, error) {
+		if kind == "sim" {
+			return sim.New(sim.Config{InstructionLimit: 3_000_000})
+		}
+		return cuda.Open(0)
+	}}
+	if err := child.Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func realHost(t *testing.T, kind string, timeout time.Duration) *measure.Host {
+	h := &measure.Host{Timeout: timeout, Command: func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, os.Args[0])
+		cmd.Env = append(os.Environ(), "KVLOOM_TEST_CHILD="+kind)
+		return cmd
+	}}
+	t.Cleanup(h.Close)
+	return h
+}
+
+// request is one trial of a planted kernel of the portable page_select.
+func request(t *testing.T, p planted) measure.Request {
+	t.Helper()
+	spec, err := specs.Model("smollm2-135m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ok := plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageSelect).DefaultOf(plan.Portable)
+	if !ok {
+		t.Fatal("no portable page_select")
+	}
+	image, c := plant(t, p, c)
+	return measure.Request{Spec: *spec, Work: "page_select", Workload: specs.Workload{Context: 1024, Batch: 1}, Candidate: c, Image: image, CheckSeed: 1}
+}
+
+// On the simulator every planted kernel is caught by the check, before anything would be timed.
+func TestPlantedOnTheSimulator(t *testing.T) {
+	host := realHost(t, "sim", 5*time.Minute)
+	for _, p := range plantedFaults {
+		t.Run(p.name, func(t *testing.T) {
+			r := request(t, p)
+			if p.onSim == "" {
+				t.Skip("the simulator gives every thread the stack it asks for; this one compiles")
+			}
+			start := time.Now()
+			resp, err := host.Do(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v: %s: %s", time.Since(start).Round(time.Millisecond), resp.Class, resp.Message)
+			if store.Class(resp.Class) == store.OK || !strings.Contains(resp.Message, p.onSim) {
+				t.Errorf("%s %q; want a failure that says %q: %s", resp.Class, resp.Message, p.onSim, p.reason)
+			}
+		})
+	}
+}
+
+// On a GPU each ends as its class, after a second try in a fresh child where it took the first one down, and the next trial is measured.
+func TestPlantedOnTheGPU(t *testing.T) {
+	gputest.Require(t)
+	host := realHost(t, "cuda", 10*time.Second)
+	for _, p := range append(plantedFaults, plantedFaults[0]) {
+		t.Run(p.name, func(t *testing.T) {
+			before := host.Restarts
+			resp, err := host.Do(t.Context(), request(t, p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if store.Class(resp.Class) != p.class || !strings.Contains(resp.Message, p.message) {
+				t.Errorf("%s %q; want %s: %s", resp.Class, resp.Message, p.class, p.reason)
+			}
+			want := 0
+			if p.class == store.Fault || p.class == store.Hang {
+				want = 2
+			}
+			if got := host.Restarts - before; got != want {
+				t.Errorf("%d fresh children, want %d", got, want)
+			}
+		})
+	}
+}
+
+// misbehave is what a fake child does for a candidate with a fault.
+func misbehave(kind int, answer func(measure.Response)) {
+	switch kind {
+	case 1:
+		os.Exit(9)
+	case 2:
+		answer(measure.Response{Class: string(store.Fault), Message: "CUDA_ERROR_ILLEGAL_ADDRESS"})
+	case 3:
+		time.Sleep(time.Hour)
+	case 4:
+		fmt.Println("not an answer")
+	case 5:
+		answer(measure.Response{Class: string(store.Wrong), Message: "one element of 40"})
+	}
+}
+
+// 30 faults of five kinds among 300 candidates: each keeps its class, every other candidate is measured, and nothing is lost or repeated.
+func TestThirtyFaultsInThreeHundredTrials(t *testing.T) {
+	tuner := testTuner(t, filepath.Join(t.TempDir(), "trials.db"), "steady")
+	tuner.Host.Timeout = 200 * time.Millisecond
+	tuner.Options.Works, tuner.Options.Strategy = tuner.Options.Works[:1], search.Whole{}
+	tuner.Spec.Workloads = tuner.Spec.Workloads[:1]
+	fp := &tuner.Plan.Families[0]
+	first := fp.Candidates[0]
+	fp.Candidates = nil
+	for i := range 300 {
+		c := first
+		fault := 0
+		if i%10 == 7 {
+			fault = 1 + i/10%5
+		}
+		c.Params = []plan.Param{{Name: "warps", Value: 10 + i}, {Name: "fault", Value: fault}}
+		fp.Candidates = append(fp.Candidates, c)
+	}
+	out, err := tuner.Run(t.Context())
+	if err != nil || out.Measured != 300 || out.Left != 0 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	trials, err := tuner.DB.Trials(t.Context(), store.Filter{})
+	if err != nil || len(trials) != 300 {
+		t.Fatalf("%d trials, %v", len(trials), err)
+	}
+	want := []store.Class{store.OK, store.Crash, store.Fault, store.Hang, store.Crash, store.Wrong}
+	for _, tr := range trials {
+		if w := want[tr.Candidate.Param("fault")]; tr.Class != w && (w != store.OK || tr.Class != store.Cut) {
+			t.Errorf("%s: %s %q, want %s", tr.Candidate.ID(), tr.Class, tr.Message, w)
+		}
+	}
+	// 6 of each kind; four kinds take their child down, and are tried once more.
+	if tuner.Host.Restarts != 2*24 {
+		t.Errorf("%d fresh children, want 48", tuner.Host.Restarts)
+	}
+}
