@@ -83,11 +83,12 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 }
 
 // immaFit turns a choice for tiles of 8 kv heads of rank 4 into one for this spec's: the warps a multiple of the heads, and about as
-// many bytes in the ring, but at least a stage more than groups of warps.
+// many bytes in the ring, two stages at least for each group of warps.
 func immaFit(s *specs.Spec, choice immaChoice, heads int) immaChoice {
 	wanted := choice.stages * 32 << 10
 	choice.warps = choice.warps / heads * heads
-	choice.stages = max(wanted/immaTileBytes(s, heads), choice.warps/heads+1, 2)
+	groups := choice.warps / heads
+	choice.stages = max(wanted/immaTileBytes(s, heads)/groups*groups, 2*groups) // a stage belongs to one group for good
 	return choice
 }
 

@@ -173,14 +173,11 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
     }
     mbarrier_init_fence();
   }
-  if (warp == CONSUMERS) {
-    ImmaDealer<S> dealer(args.cache);  // its loads are under way while the block meets
-    __syncthreads();
-    imma_produce<S>(args, ring, dealer);
-    return;
-  }
+  ImmaDealer<S> dealer(args.cache, warp == CONSUMERS);  // its loads are under way while the block meets
   __syncthreads();
-  if (warp < CONSUMERS)
+  if (warp == CONSUMERS)
+    imma_produce<S>(args, ring, dealer);
+  else if (warp < CONSUMERS)
     imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
   else
     imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args);

@@ -15,7 +15,9 @@ struct ImmaShape {
   static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "a quarter of a row is whole k steps; 16 * 15 * 2^15 * 256 dims fit 31 bits");
   static_assert(GROUP >= 1 && GROUP <= 16 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
   static_assert(HEADS >= 1 && CONSUMERS % HEADS == 0, "a warp keeps its kv head");
-  static_assert(STAGES >= CONSUMERS / HEADS, "each group of warps has a stage to work on");
+  // Copies land in any order. Were a stage to serve two groups, one could pass its barrier on the parity of the phase before the one
+  // that the other still waits for.
+  static_assert(STAGES % (CONSUMERS / HEADS) == 0, "a stage belongs to one group of warps for good");
 
   using Element = T;
   using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
@@ -118,13 +120,13 @@ struct ImmaLane {
 template <class S>
 class ImmaDealer {
  public:
-  // Only asks for what the first tiles need.
-  __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache) : cache_(cache) {
+  // Only asks for what the first tiles need, and only in the warp that deals.
+  __device__ __forceinline__ ImmaDealer(const KvCache& cache, bool deals) : cache_(cache) {
     const uint32_t lane = threadIdx.x % 32;
     index_ = blockIdx.x + lane / kImmaTile * gridDim.x;
     const uint32_t at = index_ * kImmaTile + lane % kImmaTile;
     guess_ = -1, length_ = 0;
-    if (cache.batch == 1) {
+    if (deals && cache.batch == 1) {
       // Entries of the table are within its columns, live or not.
       if (at < static_cast<uint32_t>(cache.max_pages)) guess_ = __ldg(cache.block_table + at);
       length_ = __ldg(cache.seq_lens);
