@@ -297,6 +297,11 @@ func (v conversion) floatToFloat(c *lowering) func(uint64) uint64 {
 	same := v.src == v.dst
 	return func(x uint64) uint64 {
 		r := read(x)
+		if r != r && !v.sat && !same {
+			if b, ok := v.keepNaN(x); ok {
+				return b
+			}
+		}
 		if v.whole {
 			r = num.RoundInt(r, v.mode)
 		} else if same && !v.sat && !v.ftz {
@@ -313,4 +318,18 @@ func (v conversion) floatToFloat(c *lowering) func(uint64) uint64 {
 		}
 		return v.write(r, 0)
 	}
+}
+
+// keepNaN is the result of a NaN where an H200 keeps its sign and upper payload: a double made narrower, which also becomes quiet
+// (recorded for the NaN 0x7ff8 << 48), and a bf16 made a single. Everywhere else a NaN becomes the canonical one.
+func (v conversion) keepNaN(x uint64) (uint64, bool) {
+	switch {
+	case v.src == "bf16" && v.dst == "f32":
+		return x << 16 & 0xffff0000, true
+	case v.src == "f64" && v.dst == "f32":
+		return x>>32&0x80000000 | 0x7fc00000 | x>>29&0x3fffff, true
+	case v.src == "f64" && v.dst == "f16":
+		return x>>48&0x8000 | 0x7e00 | x>>42&0x1ff, true
+	}
+	return 0, false
 }

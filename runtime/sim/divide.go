@@ -59,8 +59,8 @@ func lowerRem(c *lowering) step {
 	t := string(c.typ())
 	k := mask16(t)
 	return c.bin(t, func(a, b uint32) uint32 {
-		if b == 0 {
-			return a
+		if b == 0 { // the ISA leaves it open; an H200 gives all ones, as for a quotient
+			return k
 		}
 		if t[0] == 's' {
 			return uint32(int64(signed(t, a))%int64(signed(t, b))) & k
@@ -69,7 +69,7 @@ func lowerRem(c *lowering) step {
 	}, func(a, b uint64) uint64 {
 		switch {
 		case b == 0:
-			return a
+			return math.MaxUint64
 		case t == "u64":
 			return a % b
 		case int64(b) == -1:

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/kvloom/kvloom/runtime/sim/num"
 )
@@ -27,12 +28,19 @@ func (c *lowering) approx(f func(x float64) float64) step {
 }
 
 func lowerRcp(c *lowering) step {
-	return c.inverse(func(a float32, mode num.Mode) float32 { return num.Div(1, a, mode) },
+	// An H200 flushes a reciprocal that is subnormal before it is rounded: the one of 2^126 and a bit is 0 even rounded up.
+	ftz := slices.Contains(c.mods, "ftz")
+	return c.inverse(func(a float32, mode num.Mode) float32 {
+		if mag := bits32(a) &^ 0x80000000; ftz && mag > 0x7e800000 && mag < 0x7f800000 {
+			return f32of(bits32(a) & 0x80000000)
+		}
+		return num.Div(1, a, mode)
+	},
 		func(a float64, mode num.Mode) float64 { return num.Div64(1, a, mode) })
 }
 
 func lowerSqrt(c *lowering) step {
-	return c.inverse(num.Sqrt, func(a float64, mode num.Mode) float64 { return math.Sqrt(a) })
+	return c.inverse(num.Sqrt, num.Sqrt64)
 }
 
 func (c *lowering) inverse(f func(a float32, mode num.Mode) float32, g func(a float64, mode num.Mode) float64) step {
@@ -115,7 +123,7 @@ func lowerTestp(c *lowering) step {
 		case "notanumber":
 			return nan
 		case "normal":
-			return !inf && !nan && !small
+			return !inf && !nan && (!small || x == 0) // zeros count as normal numbers
 		}
 		return small && x != 0
 	}

@@ -85,7 +85,7 @@ func values(t ptx.Type, v uint64) []float64 {
 
 // accepts reports whether got is as good as want. scale is sum |ab| + |c|, for mma.
 func (b Bound) accepts(t ptx.Type, want, got, scale uint64) bool {
-	if want == got {
+	if want == got || b.LowHalf && uint16(want) == uint16(got) {
 		return true
 	}
 	x, y := values(t, want), values(t, got)

@@ -21,6 +21,8 @@ type Bound struct {
 	K     int     // products summed, of mma
 	// AnyNaN: any NaN equals any other.
 	AnyNaN bool
+	// LowHalf compares the lower 16 bits only; see packedShared.
+	LowHalf bool
 }
 
 // Exact is bit for bit.

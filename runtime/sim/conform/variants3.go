@@ -22,6 +22,7 @@ func (l *list) atomics() {
 				if t == "f64" {
 					b.AnyNaN = true
 				}
+				b.LowHalf = packedShared(op, t)
 				l.code("atom.shared."+mod+"."+string(t), slot(t)+fmt.Sprintf("atom.shared.%s.%s %%d0, [%%t0], %%a1;\nld.shared.b%d %%d1, [%%t0];", mod, t, t.Bits()),
 					b, false, []ptx.Type{t, t}, []ptx.Type{t, t})
 				if op == "exch" || t == "s64" {
@@ -37,6 +38,11 @@ func (l *list) atomics() {
 			[]ptx.Type{t, t}, []ptx.Type{t, t, t})
 	}
 }
+
+// packedShared reports whether an atomic of shared memory is one that the recorded driver's compiler gets wrong. The ISA adds both halves of
+// a pair; driver 580.159.04 adds the lower half and leaves the upper one (plus +0). The simulator follows the ISA, so that only lower halves
+// can be compared; TestPackedSharedAtomics says so if an answer recorded later is right.
+func packedShared(op string, t ptx.Type) bool { return op == "add" && (t == "f16x2" || t == "bf16x2") }
 
 // slot puts %a0 into the thread's 8 bytes of smem, whose address is then in %t0.
 func slot(t ptx.Type) string {

@@ -125,12 +125,12 @@ func FMA(a, b, c float32) float32 {
 	s := p + float64(c)
 	bits := math.Float64bits(s)
 	exp := bits >> 52 & 0x7ff
+	if exp == 0x7ff {
+		return Canon(float32(s))
+	}
 	// Only a midpoint between two singles, or a result near the subnormals, can suffer from rounding twice.
 	if bits&0x1fffffff != 0x10000000 && exp > 1023-126 {
 		return float32(s)
-	}
-	if exp == 0x7ff {
-		return Canon(float32(s))
 	}
 	s, e := twoSum(p, float64(c))
 	return To32(s, e, RN)

@@ -1,77 +1,91 @@
 package num
 
-import "math"
+import (
+	"math"
+	"math/big"
+)
 
 // TwoSum64 is a + b rounded, and what rounding left, exactly.
 func TwoSum64(a, b float64) (s, e float64) { return twoSum(a, b) }
 
+// Directed rounding of doubles is rare, so that it goes through math/big: no error term is lost where a product or a quotient leaves the
+// range of doubles, as it would be in one made of doubles. wide holds any sum of a product of doubles and a double exactly; quotients and
+// roots that are no double differ from all doubles well within 200 bits.
+const (
+	wide   = 4400
+	narrow = 200
+)
+
 // Add64 is a+b in any rounding mode.
-func Add64(a, b float64, mode Mode) float64 {
-	s, e := twoSum(a, b)
-	if mode == RN || e != e {
-		return s
-	}
-	if s == 0 && mode == RM && !(a == 0 && b == 0 && !math.Signbit(a) && !math.Signbit(b)) {
-		return math.Copysign(0, -1)
-	}
-	return direct64(s, e, mode)
-}
+func Add64(a, b float64, mode Mode) float64 { return FMA64(a, 1, b, mode) }
 
 // Mul64 is a*b in any rounding mode.
 func Mul64(a, b float64, mode Mode) float64 {
 	p := a * b
-	if mode == RN {
+	if mode == RN || special(a, b, 1) || a == 0 || b == 0 {
 		return p
 	}
-	return direct64(p, math.FMA(a, b, -p), mode)
+	x := new(big.Float).SetPrec(2 * 53).SetFloat64(a)
+	return round64(x.Mul(x, big.NewFloat(b)), mode)
 }
 
 // Div64 is a/b in any rounding mode.
 func Div64(a, b float64, mode Mode) float64 {
 	q := a / b
-	if mode == RN {
+	if mode == RN || special(a, b, 1) || a == 0 || b == 0 {
 		return q
 	}
-	r := math.FMA(-q, b, a)
-	if b < 0 {
-		r = -r
-	}
-	return direct64(q, r, mode)
+	x := new(big.Float).SetPrec(narrow).SetFloat64(a)
+	return round64(x.Quo(x, big.NewFloat(b)), mode)
 }
 
-// FMA64 is a*b+c in any rounding mode; the directed modes use the exact error of the fused result.
+// Sqrt64 is the square root in any rounding mode.
+func Sqrt64(a float64, mode Mode) float64 {
+	q := math.Sqrt(a)
+	if mode == RN || special(a, q, 1) || a == 0 {
+		return q
+	}
+	x := new(big.Float).SetPrec(narrow).SetFloat64(a)
+	return round64(x.Sqrt(x), mode)
+}
+
+// FMA64 is a*b+c in any rounding mode.
 func FMA64(a, b, c float64, mode Mode) float64 {
 	f := math.FMA(a, b, c)
-	if mode == RN || math.IsInf(f, 0) || f != f {
+	if mode == RN || special(a, b, c) {
 		return f
 	}
-	p := a * b
-	pe := math.FMA(a, b, -p)
-	s, se := twoSum(p, c)
-	d := (s - f) + (se + pe)
-	return direct64(f, d, mode)
+	x := new(big.Float).SetPrec(wide).SetFloat64(a)
+	x.Mul(x, big.NewFloat(b))
+	x.Add(x, big.NewFloat(c))
+	if x.Sign() != 0 {
+		return round64(x, mode)
+	}
+	// A sum that cancels is +0, or -0 when rounding down; two zeros of one sign keep it.
+	negative := math.Signbit(a) != math.Signbit(b)
+	if c == 0 && negative == math.Signbit(c) {
+		return c
+	}
+	if mode == RM {
+		return math.Copysign(0, -1)
+	}
+	return 0
 }
 
-// direct64 corrects the rounded x by the sign of its error.
-func direct64(x, e float64, mode Mode) float64 {
-	if e == 0 || e != e || math.IsInf(x, 0) || x != x {
-		return x
-	}
+// special reports whether one of the numbers is infinite or NaN.
+func special(a, b, c float64) bool {
+	s := a - a + (b - b) + (c - c)
+	return s != s
+}
+
+// round64 rounds an exact number that is not zero.
+func round64(x *big.Float, mode Mode) float64 {
+	f, off := x.Float64()
 	switch {
-	case mode == RP && e > 0:
-		return math.Nextafter(x, math.Inf(1))
-	case mode == RM && e < 0:
-		return math.Nextafter(x, math.Inf(-1))
-	case mode == RZ && (x > 0 && e < 0 || x < 0 && e > 0):
-		return math.Nextafter(x, 0)
+	case off == big.Below && (mode == RP || mode == RZ && x.Sign() < 0):
+		return math.Nextafter(f, math.Inf(1))
+	case off == big.Above && (mode == RM || mode == RZ && x.Sign() > 0):
+		return math.Nextafter(f, math.Inf(-1))
 	}
-	return x
-}
-
-// To64From rounds a double to a single in any mode.
-func To64From(x float64, mode Mode) float32 {
-	if x != x {
-		return math.Float32frombits(NaN32)
-	}
-	return To32(x, 0, mode)
+	return f
 }

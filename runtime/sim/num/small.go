@@ -173,14 +173,15 @@ func ToE4M3(x float64) uint8 { return uint8(e4m3.round(x, 0, RN, satLimit)) }
 // ToE5M2 rounds with saturation.
 func ToE5M2(x float64) uint8 { return uint8(e5m2.round(x, 0, RN, satLimit)) }
 
-// TF32 rounds a single to tf32 (10 bits of mantissa): RNA for cvt.rna, RN or RZ otherwise.
+// TF32 rounds a single to tf32 (10 bits of mantissa): RNA for cvt.rna, RN or RZ otherwise. An H200's cvt.rna cuts a NaN as it cuts a
+// number, so that one whose payload lies in the low bits becomes infinite; the other modes give the canonical NaN.
 func TF32(x float32, mode Mode) uint32 {
 	b := math.Float32bits(x)
 	if b&0x7f800000 == 0x7f800000 {
-		if x != x {
-			return NaN32
+		if x != x && mode != RNA {
+			return NaN32 &^ 0x1fff
 		}
-		return b
+		return b &^ 0x1fff
 	}
 	switch mode {
 	case RNA:
