@@ -20,9 +20,10 @@ toolchain: $(TOOLCHAIN) ## Put NVRTC 13.0 and the CUDA headers into .kvloom/tool
 $(TOOLCHAIN): scripts/toolchain.py
 	python3 scripts/toolchain.py
 
-build: ## Build bin/kvloom and the example
+build: ## Build bin/kvloom and the examples
 	go build -o bin/kvloom ./cmd/kvloom
 	go build -o bin/decode ./examples/decode
+	go build -o bin/evict ./examples/evict
 
 demo: toolchain build ## Run the main job for one model, from spec to result
 	bin/kvloom demo

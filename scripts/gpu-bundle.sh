@@ -14,7 +14,7 @@ go build -trimpath -ldflags "$flags" -o .gpu/kvloom ./cmd/kvloom
 } | grep -v '^internal/gputest$' | sort -u | while read -r package; do
   go test -c -trimpath -ldflags "$flags" -o ".gpu/tests/$(echo "$package" | tr / +)" "./$package"
 done
-if [ -d examples/decode ]; then
-  go build -trimpath -ldflags "$flags" -o .gpu/decode ./examples/decode
-fi
+for example in decode evict; do
+  go build -trimpath -ldflags "$flags" -o .gpu/$example ./examples/$example
+done
 du -sh .gpu

@@ -28,9 +28,10 @@ type DemoCmd struct {
 	Budget time.Duration `default:"90s" help:"Tuning time, with a GPU."`
 	Device string        `default:"auto" help:"auto, cuda, cuda:N or sim."`
 	Decode string        `help:"The built examples/decode; default: decode beside this binary." placeholder:"FILE"`
+	Evict  string        `help:"The built examples/evict; default: evict beside this binary." placeholder:"FILE"`
 }
 
-// Run tells each step before it takes it: plan, compile, check, tune (with a GPU), pack, decode.
+// Run tells each step before it takes it: plan, compile, check, tune (with a GPU), pack, decode, evict.
 func (d *DemoCmd) Run(ctx *Context) error {
 	spec, err := specs.Resolve(d.Model)
 	if err != nil {
@@ -63,7 +64,10 @@ func (d *DemoCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
-	return d.decode(ctx, bundle)
+	if err := d.decode(ctx, bundle); err != nil {
+		return err
+	}
+	return d.evict(ctx)
 }
 
 func (d *DemoCmd) step(ctx *Context, format string, args ...any) {
@@ -104,7 +108,9 @@ func printChecks(w io.Writer, rows []verify.Row) {
 	for i := 0; i < len(rows); {
 		first, worst, values := rows[i], 0.0, int64(0)
 		for ; i < len(rows) && rows[i].Candidate == first.Candidate; i++ {
-			worst = max(worst, rows[i].MaxError/rows[i].Bound)
+			if rows[i].MaxError > 0 { // an exact comparison has the bound 0
+				worst = max(worst, rows[i].MaxError/rows[i].Bound)
+			}
 			values += rows[i].Count
 		}
 		form, _, _ := strings.Cut(strings.TrimPrefix(first.Candidate, string(first.Family)+" "), " ")
@@ -135,24 +141,46 @@ func (d *DemoCmd) pack(ctx *Context, compiler *nvrtc.Compiler, p *plan.Plan, bac
 	return b.Write(path)
 }
 
-// decode runs the example program on the bundle.
+// decode runs examples/decode on the bundle.
 func (d *DemoCmd) decode(ctx *Context, bundle string) error {
-	program := d.Decode
+	program, err := example("decode", d.Decode)
+	if err != nil {
+		return err
+	}
+	d.step(ctx, "decode a real KV cache with it")
+	return d.example(ctx, program, "--bundle", bundle)
+}
+
+// evict runs examples/evict, which compiles kernels for each rule.
+func (d *DemoCmd) evict(ctx *Context) error {
+	program, err := example("evict", d.Evict)
+	if err != nil {
+		return err
+	}
+	d.step(ctx, "evict most of a prompt's cache, by each rule")
+	return d.example(ctx, program)
+}
+
+// example finds a built example: the file given, or the one beside this binary.
+func example(name, program string) (string, error) {
 	if program == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return fmt.Errorf("demo: %w", err)
+			return "", fmt.Errorf("demo: %w", err)
 		}
-		program = filepath.Join(filepath.Dir(self), "decode")
+		program = filepath.Join(filepath.Dir(self), name)
 		if runtime.GOOS == "windows" {
 			program += ".exe"
 		}
 	}
 	if _, err := os.Stat(program); err != nil {
-		return fmt.Errorf("demo: %w; build it with: go build -o %s ./examples/decode", err, program)
+		return "", fmt.Errorf("demo: %w; build it with: go build -o %s ./examples/%s", err, program, name)
 	}
-	d.step(ctx, "decode a real KV cache with it")
-	args := []string{"--bundle", bundle, "--device", d.Device}
+	return program, nil
+}
+
+func (d *DemoCmd) example(ctx *Context, program string, args ...string) error {
+	args = append(args, "--device", d.Device)
 	if ctx.JSON {
 		args = append(args, "--json")
 	}

@@ -122,7 +122,7 @@ func printRegret(ctx *Context, rows []lab.Row, ease []lab.Ease) error {
 type LabRecordCmd struct {
 	DB     string `arg:"" name:"db" help:"Trial database."`
 	Model  string `required:"" help:"Model of the trials, or its spec file."`
-	Family string `required:"" help:"page_summary, page_score, page_select, page_attend or dense."`
+	Family string `required:"" help:"page_summary, page_score, page_select, page_attend, dense, or a family of DropKV (drop_score)."`
 	Out    string `short:"o" help:"File to write; default MODEL-FAMILY.json in autotune/lab/sweeps."`
 }
 
@@ -179,5 +179,5 @@ func workNamed(name string) (measure.Work, error) {
 			return w, nil
 		}
 	}
-	return "", fmt.Errorf("%s: families are page_summary, page_score, page_select, page_attend and dense", name)
+	return "", fmt.Errorf("%s: there are %q", name, measure.Works)
 }
