@@ -56,6 +56,16 @@ func Axes() []*specs.Spec {
 		add("combine", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.Locks.Combine = rule })
 	}
 	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
+	for _, rule := range []string{"snapkv", "value_norm", "keydiff", "streaming"} {
+		add("drop-rule", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.DropKV.Rule = rule })
+	}
+	for _, window := range []int{1, 5, 32, 64} {
+		add("drop-window", window, func(s *specs.Spec) { s.DropKV.Window = window })
+	}
+	add("drop-precision", "fast", func(s *specs.Spec) { s.DropKV.Precision = "fast" })
+	add("drop-pool", "avg", func(s *specs.Spec) { s.DropKV.Pool = specs.Pool{Kind: "avg", Width: 7} })
+	add("drop-pool", "none", func(s *specs.Spec) { s.DropKV.Pool = specs.Pool{Kind: "none", Width: 1} })
+	add("drop-budgets", "adaptive", func(s *specs.Spec) { s.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2} })
 	return out
 }
 
@@ -79,12 +89,26 @@ func RandomSpecs(n int, seed uint64) []*specs.Spec {
 			s.Locks.BasisBits = pick(2, 4, 8, 16)
 			s.Locks.Combine = []string{"share_average", "group_max", "group_mass", "peak_normalised", "per_head"}[r.IntN(5)]
 			s.Locks.AlwaysKeep = specs.Keep{SinkPages: r.IntN(3), RecentPages: r.IntN(3)}
+			randomDrop(s, r, pick)
 		})
 		if specs.Validate(s) == nil {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// randomDrop draws the eviction section. Rows of the window, group x window, stay at 1024 at most: float64 observes each.
+func randomDrop(s *specs.Spec, r *rand.Rand, pick func(...int) int) {
+	k := &s.DropKV
+	k.Rule = []string{"dropkv", "dropkv", "snapkv", "value_norm", "keydiff", "streaming"}[r.IntN(6)]
+	k.Window = min(pick(1, 2, 8, 8, 16, 1+r.IntN(64)), max(1024/s.Attention.Group(), 1))
+	k.Pool = specs.Pool{Kind: []string{"max", "avg"}[r.IntN(2)], Width: 1 + 2*r.IntN(32)}
+	k.Precision = []string{"exact", "fast"}[r.IntN(2)]
+	k.SinkTokens = pick(0, 0, 1, 4, 100)
+	if r.IntN(3) == 0 {
+		k.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: float64(r.IntN(6)) / 5}
+	}
 }
 
 // ParseSweep reads "axes", "random:N" or "random:N:SEED".
