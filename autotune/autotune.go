@@ -77,7 +77,7 @@ type Tuner struct {
 
 // Event is one step of a run.
 type Event struct {
-	Kind    string      `json:"kind"` // start, trial, known, contest, end
+	Kind    string      `json:"kind"` // note, start, trial, contest
 	Done    int         `json:"done"`
 	Total   int         `json:"total"`
 	Trial   store.Trial `json:"trial"`

@@ -61,11 +61,15 @@ func (l *list) point() string { return pointName(l.work, l.workload) }
 
 // schedule deals trials of all lists: the default of each first, then whatever promises most.
 type schedule struct {
-	lists   []*list
-	options Options
+	lists     []*list
+	options   Options
+	env       string
+	relatives []store.Trial
 }
 
-func newSchedule(t *Tuner, dev device.Info, known []store.Trial) (*schedule, error) {
+// newSchedule starts the searches. known are the trials of this environment, which are not measured again; relatives those of others,
+// which say where to begin.
+func newSchedule(t *Tuner, dev device.Info, env string, known, relatives []store.Trial) (*schedule, error) {
 	strategy := t.Options.Strategy
 	if strategy == nil {
 		strategy = search.Default{}
@@ -74,14 +78,14 @@ func newSchedule(t *Tuner, dev device.Info, known []store.Trial) (*schedule, err
 	if len(works) == 0 {
 		works = measure.Works
 	}
-	s := &schedule{options: t.Options}
+	s := &schedule{options: t.Options, env: env, relatives: relatives}
 	for _, w := range t.Spec.Workloads {
 		for _, work := range works {
 			if !t.Plan.Has(work.Family()) {
 				continue
 			}
 			l := &list{work: work, workload: w, candidates: t.Plan.Of(work.Family()).Candidates}
-			l.space = SpaceOf(t.Plan, work, w, dev, known)
+			l.space = SpaceOf(t.Plan, work, w, dev, slices.Concat(known, relatives), env)
 			l.incumbents = incumbentsOf(t, work, w)
 			l.space.Start = startWith(l.space.Start, l.incumbents)
 			l.run = strategy.Start(l.space, t.Options.Seed)
@@ -242,11 +246,11 @@ func (s *schedule) done(j job, t store.Trial, spent time.Duration) {
 
 // learn makes the guesses of one list anew from what all lists have measured.
 func (s *schedule) learn(l *list, p *plan.Plan, dev device.Info) {
-	var trials []store.Trial
+	trials := slices.Clone(s.relatives)
 	for _, other := range s.lists {
 		if other.work == l.work && other != l {
 			trials = append(trials, other.trials...)
 		}
 	}
-	copy(l.space.Prior, SpaceOf(p, l.work, l.workload, dev, trials).Prior)
+	copy(l.space.Prior, SpaceOf(p, l.work, l.workload, dev, trials, s.env).Prior)
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func wide(t *testing.T) (*plan.Plan, *specs.Spec) {
 func TestScheduleFollowsTheGain(t *testing.T) {
 	p, spec := wide(t)
 	tuner := &Tuner{Spec: spec, Plan: p, Options: Options{Works: []measure.Work{"page_score", "page_select"}, Evaluations: 60}}
-	s, err := newSchedule(tuner, h200, nil)
+	s, err := newSchedule(tuner, h200, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +123,18 @@ func TestSpaceLearnsFromOtherWorkloads(t *testing.T) {
 			trials = append(trials, store.Trial{Class: store.OK, Family: "page_score", Candidate: c, Context: context, Batch: 1, MedianUS: us})
 		}
 	}
-	s := SpaceOf(p, "page_score", spec.Workloads[1], h200, trials) // 8192 x 1
+	s := SpaceOf(p, "page_score", spec.Workloads[1], h200, trials, "") // 8192 x 1
 	if s.Start[0] != 0 || s.Start[1] != 13 {
 		t.Errorf("measured first: %v; want the default, then 13, the best at the nearest workload", s.Start)
 	}
-	if cold := SpaceOf(p, "page_score", spec.Workloads[1], h200, nil); cold.Start[0] != 0 || len(cold.Start) < 2 {
+	for i := range trials {
+		trials[i].Environment = "GH200"
+	}
+	here := store.Trial{Class: store.OK, Family: "page_score", Candidate: p.Of(plan.PageScore).Candidates[30], Context: 8192, Batch: 1, MedianUS: 5, Environment: "GH200"}
+	if s := SpaceOf(p, "page_score", spec.Workloads[1], h200, append(trials, here), "H200"); !slices.Contains(s.Start, 30) || !slices.Contains(s.Start, 13) {
+		t.Errorf("measured first: %v; want 30 among them, a relative's best at this very workload", s.Start)
+	}
+	if cold := SpaceOf(p, "page_score", spec.Workloads[1], h200, nil, ""); cold.Start[0] != 0 || len(cold.Start) < 2 {
 		t.Errorf("cold: %v; want the default and the estimate's best", cold.Start)
 	}
 }
@@ -173,5 +181,30 @@ func TestSearchedSpaceEnds(t *testing.T) {
 		if c.Best.Candidate.Param("warps") != 1 {
 			t.Errorf("best %s, want one warp", c.Best.Candidate.ID())
 		}
+	}
+}
+
+// A database that comes from a relative, or from before an update of the driver, says where to begin; nothing of it counts as tuned here.
+func TestRelativesAreStartingPoints(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trials.db")
+	first := testTuner(t, path, "steady")
+	if _, err := first.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.Host.Close()
+	second := testTuner(t, path, "steady")
+	second.NVRTC = "newer"
+	var notes []string
+	second.Observe = func(e Event) {
+		if e.Kind == "note" {
+			notes = append(notes, e.Message)
+		}
+	}
+	out, err := second.Run(t.Context())
+	if err != nil || out.Known != 0 || out.Measured != 16 {
+		t.Errorf("%+v, %v; want all 16 measured again", out, err)
+	}
+	if len(notes) != 1 || notes[0] != "16 trials were measured with test, which is now newer: they say where to begin, and are measured again" {
+		t.Errorf("notes %q", notes)
 	}
 }

@@ -50,7 +50,7 @@ func TestIncumbentsComeSecond(t *testing.T) {
 		{Work: "page_score", Workload: spec.Workloads[0], Form: "other", Params: c.Params},
 		{Work: "page_select", Workload: spec.Workloads[0], Form: c.Form, Params: c.Params},
 	}}}
-	s, err := newSchedule(tuner, h200, nil)
+	s, err := newSchedule(tuner, h200, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

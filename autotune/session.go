@@ -5,12 +5,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 )
 
@@ -27,14 +32,29 @@ type session struct {
 
 // loadKnown takes over what earlier runs stored of today's kernels.
 func (s *session) loadKnown(ctx context.Context) error {
-	trials, err := s.DB.Trials(ctx, store.Filter{Spec: s.Spec.Name, Environment: s.env.ID()})
+	all, err := s.DB.Trials(ctx, store.Filter{Spec: s.Spec.Name})
 	if err != nil {
 		return err
 	}
-	if trials, err = Current(trials, s.Plan); err != nil {
+	var here, elsewhere []store.Trial
+	for _, t := range all {
+		if t.Environment == s.env.ID() {
+			here = append(here, t)
+		} else {
+			elsewhere = append(elsewhere, t)
+		}
+	}
+	trials, err := Current(here, s.Plan)
+	if err != nil {
 		return err
 	}
-	if s.schedule, err = newSchedule(s.Tuner, s.out.Device, trials); err != nil {
+	if err := s.tellRelatives(ctx, elsewhere); err != nil {
+		return err
+	}
+	if n := len(here) - len(trials); n > 0 {
+		s.observe(Event{Kind: "note", Message: fmt.Sprintf("%d trials are stale: their kernels have changed since", n)})
+	}
+	if s.schedule, err = newSchedule(s.Tuner, s.out.Device, s.env.ID(), trials, elsewhere); err != nil {
 		return err
 	}
 	for _, l := range s.schedule.lists {
@@ -42,6 +62,39 @@ func (s *session) loadKnown(ctx context.Context) error {
 	}
 	s.spent, err = s.DB.SpentSeconds(ctx, s.Spec.Name, s.env.ID())
 	return err
+}
+
+// tellRelatives says why trials of other environments do not count here, and what they are good for.
+func (s *session) tellRelatives(ctx context.Context, elsewhere []store.Trial) error {
+	counts := map[string]int{}
+	for _, t := range elsewhere {
+		counts[t.Environment]++
+	}
+	for _, id := range slices.Sorted(maps.Keys(counts)) {
+		other, err := s.DB.EnvironmentOf(ctx, id)
+		if err != nil {
+			return err
+		}
+		s.observe(Event{Kind: "note", Message: fmt.Sprintf("%d trials were measured %s: they say where to begin, and are measured again", counts[id], s.differs(other))})
+	}
+	return nil
+}
+
+// differs says in what another environment differs from this one.
+func (s *session) differs(other store.Environment) string {
+	var info device.Info
+	_ = json.Unmarshal(other.Device, &info) // an unreadable record has no name
+	switch here := s.out.Device; {
+	case info.Name != here.Name:
+		return "on another device, " + info.Name
+	case other.Driver != s.env.Driver:
+		return fmt.Sprintf("with driver %s, which is now %s", other.Driver, s.env.Driver)
+	case other.NVRTC != s.env.NVRTC:
+		return fmt.Sprintf("with %s, which is now %s", other.NVRTC, s.env.NVRTC)
+	case info.MultiInstanceGPU != here.MultiInstanceGPU:
+		return "with MIG in another mode"
+	}
+	return "on a " + info.Name + " of another configuration (SMs, memory, clocks or ECC)"
 }
 
 // contestShare of a budget is kept for measuring leaders again.

@@ -2,6 +2,7 @@ package autotune
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -21,8 +22,8 @@ const behindBest = 0.02
 const analyticBest = 3
 
 // SpaceOf is a work's candidates as a strategy sees them for a workload: what to measure first, and a guess of every time from the
-// estimate and from the trials of other workloads, the nearest one that has a candidate counting.
-func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info, trials []store.Trial) *search.Space {
+// estimate and from trials of other workloads, or of this one in another environment than env; of each candidate the nearest counts.
+func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info, trials []store.Trial, env string) *search.Space {
 	fp := p.Of(work.Family())
 	s := &search.Space{Prior: make([]float64, len(fp.Candidates))}
 	estimates := make([]float64, len(fp.Candidates))
@@ -36,7 +37,7 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 		estimates[i] = math.Log(Estimate(c, CostOf(p, work, w), problemOf(p.Spec, w, dev.SMs), dev))
 		order[i] = i
 	}
-	copy(s.Prior, blend(estimates, transferred(fp, work, w, trials)))
+	copy(s.Prior, blend(estimates, transferred(fp, work, w, trials, env)))
 	if len(order) > 0 {
 		s.Start = append(s.Start, 0)
 	}
@@ -52,42 +53,56 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 	return s
 }
 
-// transferred is each candidate's log time over that workload's best, in the nearest other workload that has it; NaN where none has. A
-// failure counts as 2 times the best, for it may not be one here.
-func transferred(fp plan.FamilyPlan, work measure.Work, w specs.Workload, trials []store.Trial) []float64 {
-	byPoint := map[specs.Workload]map[string]store.Trial{}
-	best := map[specs.Workload]float64{}
+// place is where a trial was measured.
+type place struct {
+	workload    specs.Workload
+	environment string
+}
+
+// elsewhereOctaves is how far another environment is, in octaves of workload: a relative's times say less than a near workload's here, and
+// more than a far one's.
+const elsewhereOctaves = 1.5
+
+// transferred is each candidate's log time over its place's best, in the nearest other place that has it; NaN where none has. A failure counts
+// as 2 times the best, for it may not be one here.
+func transferred(fp plan.FamilyPlan, work measure.Work, w specs.Workload, trials []store.Trial, env string) []float64 {
+	at := map[place]map[string]store.Trial{}
+	best := map[place]float64{}
 	for _, t := range trials {
-		at := workloadOf(t)
-		if workOf(t) != work || at == w {
+		p := place{workloadOf(t), t.Environment}
+		if workOf(t) != work || p == (place{w, env}) {
 			continue
 		}
-		if byPoint[at] == nil {
-			byPoint[at] = map[string]store.Trial{}
+		if at[p] == nil {
+			at[p] = map[string]store.Trial{}
 		}
-		byPoint[at][kernelOf(t.Candidate)] = t
-		if t.Class == store.OK && (best[at] == 0 || t.MedianUS < best[at]) {
-			best[at] = t.MedianUS
+		at[p][kernelOf(t.Candidate)] = t
+		if t.Class == store.OK && (best[p] == 0 || t.MedianUS < best[p]) {
+			best[p] = t.MedianUS
 		}
 	}
-	var near []specs.Workload
-	for at := range best {
-		near = append(near, at)
+	far := func(p place) float64 {
+		d := octaves(p.workload, w)
+		if p.environment != env {
+			d += elsewhereOctaves
+		}
+		return d
 	}
-	slices.SortFunc(near, func(a, b specs.Workload) int {
-		return cmp.Or(cmp.Compare(octaves(a, w), octaves(b, w)), cmp.Compare(a.Context, b.Context), cmp.Compare(a.Batch, b.Batch))
+	near := slices.SortedFunc(maps.Keys(best), func(a, b place) int {
+		return cmp.Or(cmp.Compare(far(a), far(b)), cmp.Compare(a.workload.Context, b.workload.Context), cmp.Compare(a.workload.Batch, b.workload.Batch),
+			cmp.Compare(a.environment, b.environment))
 	})
 	out := make([]float64, len(fp.Candidates))
 	for i, c := range fp.Candidates {
 		out[i] = math.NaN()
-		for _, at := range near {
-			t, ok := byPoint[at][kernelOf(c)]
+		for _, p := range near {
+			t, ok := at[p][kernelOf(c)]
 			if !ok {
 				continue
 			}
 			out[i] = math.Ln2
 			if t.Class == store.OK || t.Class == store.Cut {
-				out[i] = math.Log(t.MedianUS / best[at])
+				out[i] = math.Log(t.MedianUS / best[p])
 			}
 			break
 		}

@@ -31,7 +31,7 @@ func Spaces(name string, b []byte) ([]Space, error) {
 	for _, m := range s.Points {
 		w := specs.Workload{Context: m.Context, Batch: m.Batch}
 		all = append(all, Space{Family: s.Family, Workload: fmt.Sprintf("%dx%d", m.Context, m.Batch), US: m.US, Space: func() *search.Space {
-			return autotune.SpaceOf(p, measure.Work(s.Family), w, s.Device, nil)
+			return autotune.SpaceOf(p, measure.Work(s.Family), w, s.Device, nil, "")
 		}})
 	}
 	return all, nil

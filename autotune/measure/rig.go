@@ -337,19 +337,6 @@ type Step struct {
 // Launch enqueues the work on set i, where the rig's buffers are rings; any i will do.
 func (s *Step) Launch(i int) error { return s.launch(i) }
 
-// prepare asks the driver for what a candidate's launches need beyond the usual.
-func prepare(c plan.Candidate, fn device.Function) error {
-	if c.Geometry.DynamicShared > 0 {
-		if err := fn.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
-			return err
-		}
-	}
-	if c.Geometry.Cluster > 8 {
-		return fn.SetNonPortableCluster()
-	}
-	return nil
-}
-
 // Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
 func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
 	if err := prepare(c, fn); err != nil {
@@ -391,14 +378,4 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 		return r.compactStep(fn, l)
 	}
 	return nil, fmt.Errorf("BUG: measure: unknown work %q", work)
-}
-
-// LaunchOf evaluates a geometry for a problem.
-func LaunchOf(g launch.Geometry, p launch.Problem) *device.Launch {
-	l := &device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
-		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
-	for i, e := range g.Grid {
-		l.Grid[i] = uint32(e.Value(p))
-	}
-	return l
 }

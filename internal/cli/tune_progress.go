@@ -41,6 +41,10 @@ func (p *tuneProgress) observe(e autotune.Event) {
 		_ = json.NewEncoder(p.ctx.Stdout).Encode(e)
 		return
 	}
+	if e.Kind == "note" {
+		fmt.Fprintf(p.ctx.Stderr, "%s: %s\n", p.model, e.Message)
+		return
+	}
 	if e.Kind == "start" {
 		fmt.Fprintf(p.ctx.Stderr, "%s: %d trials\n", p.model, e.Total)
 		if terminal(p.ctx.Stderr) {

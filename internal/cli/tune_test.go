@@ -175,6 +175,7 @@ func TestTuneCtrlC(t *testing.T) {
 	time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	var text strings.Builder
 	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<24) // a crash may tell much in one line
 	for n := 0; lines.Scan(); n++ {
 		fmt.Fprintln(&text, lines.Text())
 		if n == 3 {

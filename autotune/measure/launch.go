@@ -1,0 +1,30 @@
+package measure
+
+import (
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/runtime/device"
+)
+
+// prepare asks the driver for what a candidate's launches need beyond the usual.
+func prepare(c plan.Candidate, fn device.Function) error {
+	if c.Geometry.DynamicShared > 0 {
+		if err := fn.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
+			return err
+		}
+	}
+	if c.Geometry.Cluster > 8 {
+		return fn.SetNonPortableCluster()
+	}
+	return nil
+}
+
+// LaunchOf evaluates a geometry for a problem.
+func LaunchOf(g launch.Geometry, p launch.Problem) *device.Launch {
+	l := &device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
+	for i, e := range g.Grid {
+		l.Grid[i] = uint32(e.Value(p))
+	}
+	return l
+}
