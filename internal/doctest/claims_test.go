@@ -166,7 +166,7 @@ func TestMeasured(t *testing.T) {
 	}
 	summary := ""
 	if len(results) > 0 {
-		if summary, err = output([]string{"kvloom", "bench", "--summary", "--out", filepath.Join(top, resultsFile)}); err != nil {
+		if summary, err = output([]string{"kvloom", "bench", "--summary", "--out", resultsFile}); err != nil {
 			t.Fatal(err)
 		}
 	}

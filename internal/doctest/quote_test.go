@@ -177,6 +177,15 @@ func output(args []string) (string, error) {
 	if len(args) == 0 || args[0] != "kvloom" {
 		return "", fmt.Errorf("want kvloom and its arguments")
 	}
+	// A reader runs it at the top, where files have the names that the documents give.
+	here, err := os.Getwd()
+	if err == nil {
+		err = os.Chdir(top)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer os.Chdir(here) //nolint:errcheck // it was there a moment ago
 	var stdout, stderr bytes.Buffer
 	if code := cli.Run(args[1:], &stdout, &stderr); code != 0 {
 		return "", fmt.Errorf("exit code %d: %s", code, &stderr)
