@@ -113,7 +113,7 @@ func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	s := &session{Tuner: t, env: env, run: run, compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
+	s := &session{Tuner: t, env: env, run: run, vet: map[string]measure.Response{}, compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
 	s.out = Outcome{Environment: env, Device: info}
 	if err := s.loadKnown(hard); err != nil {
 		return s.out, err

@@ -17,10 +17,19 @@ import (
 const driverError = "CUDA_ERROR_"
 
 // Check is measure.Check by way of internal/verify: the family's quick cases with fresh inputs, poisoned outputs and guard bands.
-func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (out measure.Checked, err error) {
+func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (measure.Checked, error) {
+	return check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "quick", Candidates: "default"})
+}
+
+// CheckAll is the check of leaders: every case of the family besides the long ones, so that none is chosen that is wrong at an edge only.
+func CheckAll(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (measure.Checked, error) {
+	return check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "small", Candidates: "default"})
+}
+
+func check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, o verify.Options) (out measure.Checked, err error) {
 	env := verify.NewEnv(dev, func(plan.Candidate) (device.Function, error) { return fn, nil })
 	defer func() { err = errors.Join(err, env.Close()) }()
-	results, err := verify.Check(ctx, env, s, c, verify.Options{Seed: seed, Workloads: "quick", Candidates: "default"})
+	results, err := verify.Check(ctx, env, s, c, o)
 	if err != nil {
 		return out, err
 	}

@@ -48,9 +48,9 @@ func (s *session) contests(ctx, hard context.Context) error {
 }
 
 func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err error) {
-	leaders := leadersOf(l.trials, func(t store.Trial) bool { return slices.Contains(l.incumbents, indexOf(l, t)) })
-	if len(leaders) < 2 {
-		return false, nil
+	leaders, err := s.vetted(ctx, hard, l)
+	if err != nil || len(leaders) < 2 {
+		return false, err
 	}
 	id := contestID(leaders)
 	for round := range s.Options.Rounds {
@@ -72,6 +72,59 @@ func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err e
 		}
 	}
 	return true, nil
+}
+
+// vetted are the leaders that every case of the check finds right. One that is found wrong is condemned, and the next one leads instead.
+func (s *session) vetted(ctx, hard context.Context, l *list) ([]store.Trial, error) {
+	for {
+		leaders := leadersOf(l.trials, func(t store.Trial) bool { return slices.Contains(l.incumbents, indexOf(l, t)) })
+		condemned := false
+		for _, t := range leaders {
+			key := kernelOf(t.Candidate)
+			found, known := s.vet[key]
+			if !known {
+				if ctx.Err() != nil {
+					return leaders, nil // the contest stops as well
+				}
+				var err error
+				if found, err = s.check(hard, l, t); err != nil {
+					return nil, err
+				}
+				s.vet[key] = found
+			}
+			class := store.Class(found.Class)
+			if class == store.OK || class == store.Hang { // too slow to check whole here is not wrong
+				continue
+			}
+			if err := s.DB.Condemn(hard, t.ID(), class, found.Message); err != nil {
+				return nil, err
+			}
+			i := slices.IndexFunc(l.trials, func(o store.Trial) bool { return o.ID() == t.ID() })
+			l.trials[i].Class, l.trials[i].Message = class, found.Message
+			s.observe(Event{Kind: "note", Message: fmt.Sprintf("%s was the fastest or near it, and is %s in a case that is not checked before timing: %s",
+				t.Candidate.ID(), class, found.Message)})
+			condemned = true
+		}
+		if !condemned {
+			return leaders, nil
+		}
+	}
+}
+
+// check runs every case of the check on a leader.
+func (s *session) check(ctx context.Context, l *list, t store.Trial) (measure.Response, error) {
+	src, err := job{list: l, index: indexOf(l, t)}.source()
+	if err != nil {
+		return measure.Response{}, err
+	}
+	m, err := s.compiled.get(ctx, src)
+	if err != nil {
+		return measure.Response{}, err
+	}
+	start := time.Now()
+	defer func() { s.spent += time.Since(start).Seconds() }()
+	return s.Host.Do(ctx, measure.Request{Spec: *s.Spec, Work: l.work, Workload: l.workload, Candidate: t.Candidate, Image: imageOf(t.Candidate, m),
+		Thorough: true, CheckSeed: uint64(start.UnixNano())})
 }
 
 // window measures one leader once more. One that fails now has an empty window, and is no leader any more.

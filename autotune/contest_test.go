@@ -121,3 +121,35 @@ func TestLeaders(t *testing.T) {
 		t.Error("the order of leaders changes the contest")
 	}
 }
+
+// C2: the fastest candidate passes the quick check and is wrong in a case that only leaders are checked in: it is condemned wherever it
+// leads, the next one is chosen, and a second run does not choose it either.
+func TestLeadersAreCheckedWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trials.db")
+	for range 2 {
+		tuner := testTuner(t, path, "edge")
+		tuner.Options.Rounds = DefaultRounds
+		for _, fp := range tuner.Plan.Families {
+			for i, warps := range []int{60, 2, 59, 80} {
+				fp.Candidates[i].Params[0].Value = warps
+			}
+		}
+		if _, err := tuner.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tuner.Host.Close()
+		trials, err := tuner.DB.Trials(t.Context(), store.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		choices := Choose(trials)
+		if len(choices) != 4 {
+			t.Fatalf("%d choices", len(choices))
+		}
+		for _, c := range choices {
+			if c.Best.Candidate.Param("warps") != 59 || c.Counts["wrong"] != 1 || len(c.Best.Windows) != DefaultRounds {
+				t.Errorf("%s %d: chose %s, %v, %d rounds", c.Family, c.Context, c.Best.Candidate.ID(), c.Counts, len(c.Best.Windows))
+			}
+		}
+	}
+}

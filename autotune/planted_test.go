@@ -73,7 +73,7 @@ func plant(t *testing.T, p planted, c plan.Candidate) ([]byte, plan.Candidate) {
 
 // realChild is a measuring child of this test binary with a real device behind it; see TestMain.
 func realChild(kind string) {
-	child := &measure.Child{Check: Check, Open: func() (device.Device, error) {
+	child := &measure.Child{Check: Check, Thorough: CheckAll, Open: func() (device.Device, error) {
 		if kind == "sim" {
 			return sim.New(sim.Config{InstructionLimit: 3_000_000})
 		}
@@ -129,6 +129,20 @@ func TestPlantedOnTheSimulator(t *testing.T) {
 				t.Errorf("%s %q; want a failure that says %q: %s", resp.Class, resp.Message, p.onSim, p.reason)
 			}
 		})
+	}
+}
+
+// A kernel that is right in the quick cases and wrong at 12 slots alone comes as far as the timing; as a leader it is found out.
+func TestPlantedAmongLeaders(t *testing.T) {
+	host := realHost(t, "sim", time.Minute)
+	r := request(t, planted{before: "if (args.slots == 12) return;"})
+	resp, err := host.Do(t.Context(), r)
+	if err != nil || !strings.Contains(resp.Message, "measures no times") {
+		t.Fatalf("quick check: %+v, %v; want it to pass, or this test proves nothing", resp, err)
+	}
+	r.Thorough = true
+	if resp, err = host.Do(t.Context(), r); err != nil || store.Class(resp.Class) != store.Wrong || !strings.Contains(resp.Message, "sink is") {
+		t.Errorf("whole check: %+v, %v; want it wrong where 12 slots are asked for", resp, err)
 	}
 }
 

@@ -27,6 +27,7 @@ type session struct {
 	schedule *schedule
 	spent    float64 // seconds, earlier runs included
 	compiled *compiled
+	vet      map[string]measure.Response // what every case of the check found of leading kernels
 	out      Outcome
 }
 

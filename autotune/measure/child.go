@@ -30,7 +30,9 @@ type Checked struct {
 // ends the child, for nothing works in its context any more.
 type Child struct {
 	Open  func() (device.Device, error)
-	Check Check
+	Check Check // the quick one, before a candidate is timed
+	// Thorough is the check of leaders; nil: Check.
+	Thorough Check
 	// Watch reads the GPU's clocks and throttle reasons; nil where NVML is not to be had. Pause is how long a throttled GPU is left alone.
 	Watch func() (nvml.Status, error)
 	Pause time.Duration
@@ -100,7 +102,11 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 		return resp, err
 	}
 	if !req.SkipCheck {
-		checked, err := c.Check(ctx, c.dev, &req.Spec, req.Candidate, fn, req.CheckSeed)
+		check := c.Check
+		if req.Thorough && c.Thorough != nil {
+			check = c.Thorough
+		}
+		checked, err := check(ctx, c.dev, &req.Spec, req.Candidate, fn, req.CheckSeed)
 		if err != nil {
 			return resp, err
 		}
@@ -110,6 +116,10 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 			return resp, nil
 		}
 	}
+	if req.Thorough {
+		resp.Class = string(store.OK)
+		return resp, nil
+	}
 	rig, err := c.rigFor(&req.Spec, req.Workload)
 	if err != nil {
 		return resp, err
@@ -118,6 +128,7 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	if err != nil {
 		return resp, err
 	}
+	defer func() { err = errors.Join(err, rig.release(step)) }()
 	t := Usual
 	t.CutUS = 3 * req.BestUS
 	if req.Samples > 0 {

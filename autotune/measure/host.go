@@ -66,6 +66,9 @@ func (h *Host) Do(ctx context.Context, r Request) (Response, error) {
 	}
 }
 
+// thoroughTimes is how many times as long as a trial a thorough check may take.
+const thoroughTimes = 5
+
 func deadly(class string) bool {
 	switch store.Class(class) {
 	case store.Fault, store.Hang, store.Crash:
@@ -86,13 +89,17 @@ func (h *Host) try(ctx context.Context, r Request) (Response, error) {
 	if _, err := c.in.Write(append(line, '\n')); err != nil {
 		return c.died("it did not take the request"), nil
 	}
-	timer := time.NewTimer(h.Timeout)
+	timeout := h.Timeout
+	if r.Thorough {
+		timeout *= thoroughTimes
+	}
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return Response{}, ctx.Err()
 	case <-timer.C:
-		return Response{Class: string(store.Hang), Message: fmt.Sprintf("no answer within %v", h.Timeout)}, nil
+		return Response{Class: string(store.Hang), Message: fmt.Sprintf("no answer within %v", timeout)}, nil
 	case answer, open := <-c.lines:
 		if !open {
 			return c.died("it ended without an answer"), nil

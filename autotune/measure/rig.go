@@ -327,9 +327,10 @@ func (r *Rig) choice(pages, k, slots int) []int32 {
 
 // Step is one work of a rig, ready to launch on any set.
 type Step struct {
-	Work   Work
-	Sets   int
-	launch func(i int) error
+	Work      Work
+	Sets      int
+	workspace device.Ptr
+	launch    func(i int) error
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }
@@ -354,7 +355,20 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
 	}
-	l := LaunchOf(c.Geometry, p)
+	s, err := r.stepOf(work, fn, LaunchOf(c.Geometry, p), ws)
+	if err == nil {
+		s.workspace = ws
+	}
+	return s, err
+}
+
+// release frees a step's workspace: a tuner makes thousands of steps on one rig.
+func (r *Rig) release(s *Step) error {
+	r.owned = slices.DeleteFunc(r.owned, func(p device.Ptr) bool { return p == s.workspace })
+	return r.Dev.Free(s.workspace)
+}
+
+func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
 	switch work {
 	case Work(plan.PageSummary):
 		return r.summaryStep(fn, l, ws)

@@ -70,3 +70,9 @@ func (db *DB) Windows(ctx context.Context, spec, environment string) ([]Window, 
 		}, spec, environment)
 	return ws, db.explain("read windows", err)
 }
+
+// Condemn takes back that a trial is right: a later check found it wrong. Its times stay.
+func (db *DB) Condemn(ctx context.Context, id string, class Class, message string) error {
+	_, err := db.sql.ExecContext(ctx, `UPDATE trial SET class = ?, message = ? WHERE id = ?`, string(class), message, id)
+	return db.explain("take back a trial", err)
+}

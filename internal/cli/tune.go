@@ -293,7 +293,7 @@ type MeasureChildCmd struct {
 
 // Run serves requests until standard input ends.
 func (c *MeasureChildCmd) Run(ctx *Context) error {
-	child := &measure.Child{Check: autotune.Check, Pause: 500 * time.Millisecond}
+	child := &measure.Child{Check: autotune.Check, Thorough: autotune.CheckAll, Pause: 500 * time.Millisecond}
 	child.Open = func() (device.Device, error) {
 		dev, err := devices.Open(c.Device)
 		if err != nil {

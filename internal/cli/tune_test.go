@@ -39,6 +39,10 @@ func fakeChild() {
 			os.Exit(3)
 		}
 		time.Sleep(sleep)
+		if r.Thorough {
+			_ = out.Encode(measure.Response{Class: string(store.OK)})
+			continue
+		}
 		us := 10 * scale
 		for i, p := range r.Candidate.Params {
 			us *= 1 + 0.01*float64(i+1)*float64(p.Value%7)
