@@ -43,8 +43,9 @@ type access struct {
 	async   bool // a copy engine's access, not the thread's
 	barrier bool // of an mbarrier
 	order   ordering
-	dead    uint8  // elements of a vector load that nothing reads, a bit each
-	element uint64 // their size
+	dead    uint8     // elements of a vector load that nothing reads, a bit each
+	element uint64    // their size
+	stored  []operand // of a plain store: the values, each of element bytes
 }
 
 // address lowers an [a+off] operand. A variable's own space wins over .param for the parameters of inlined calls.

@@ -213,6 +213,9 @@ func lowerSt(c *lowering) step {
 	a.write, a.order = true, order
 	src := c.elements(c.arg(1), n, t, false)
 	strong := order.strong()
+	if !strong {
+		a.stored, a.element = src, uint64(size)
+	}
 	return func(w *warp, m uint32) {
 		w.effect = true
 		a.addresses(w, m)

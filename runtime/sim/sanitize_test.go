@@ -69,3 +69,53 @@ ret;`)))
 		})
 	}
 }
+
+// TestEqualStores: two blocks that store the same bytes are no race, whatever the widths; two that store different ones are. A read beside
+// a store is one in any case.
+func TestEqualStores(t *testing.T) {
+	for _, tc := range []struct {
+		name, code string
+		races      int
+	}{
+		{"the same word", "st.global.u32 [%rd1], 7;", 0},
+		{"different words", "st.global.u32 [%rd1], %r1;", 1},
+		{"the same halves, apart", "st.global.u16 [%rd1], 7;\nst.global.u16 [%rd1+2], 8;", 0},
+		{"another lower half", "st.global.u16 [%rd1], %r1;\nst.global.u16 [%rd1+2], 8;", 1},
+		{"the same vector", "st.global.v2.u32 [%rd1], {7, 8};", 0},
+		{"a vector, another second word", "st.global.v2.u32 [%rd1], {7, %r1};", 1},
+		{"the same double word", "mov.u64 %rd2, 0x700000008;\nst.global.u64 [%rd1], %rd2;", 0},
+		{"a byte of another's word", "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.global.u32 [%rd1], 0x01020304;\n@!%p1 st.global.u8 [%rd1+1], 3;", 0},
+		{"another byte", "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.global.u32 [%rd1], 0x01020304;\n@!%p1 st.global.u8 [%rd1+1], 4;", 1},
+		{"a store and a read of it", "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.global.u32 [%rd1], 0;\n@!%p1 ld.global.u32 %r2, [%rd1];\n@!%p1 st.global.u32 [%rd1+4], %r2;", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			m, err := d.Load([]byte(kernelText("ld.param.u64 %rd1, [p];\nmov.u32 %r1, %ctaid.x;\n" + tc.code + "\nret;")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := m.Function("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := d.NewStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := d.Alloc(8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := grid(2, 1, 1)
+			err = f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p))
+			var r sim.Reports
+			if errors.As(err, &r); len(r) != tc.races {
+				t.Errorf("%d reports, want %d: %v", len(r), tc.races, err)
+			}
+		})
+	}
+}

@@ -12,6 +12,18 @@ type touch struct {
 	bytes  uint8 // of the granule
 	strong bool  // atomic, volatile, relaxed, acquire or release
 	async  bool  // a copy engine
+	known  bool  // value holds what a plain store stored in bytes
+	value  uint32
+}
+
+// same reports whether two stores put the same into the bytes that both cover.
+func (t *touch) same(o *touch) bool {
+	return t.known && o.known && (t.value^o.value)&spread(t.bytes&o.bytes) == 0
+}
+
+// spread widens a bit for each byte to the byte.
+func spread(m uint8) uint32 {
+	return uint32(m&1)*0xff | uint32(m>>1&1)*0xff00 | uint32(m>>2&1)*0xff0000 | uint32(m>>3&1)*0xff000000
 }
 
 // granule is the size of a shadow cell in bytes.

@@ -73,7 +73,9 @@ func (w *warp) sanitizeShared(a *access, lane int, addr uint32) {
 		if a.dead != 0 && a.unread(g, off) {
 			continue
 		}
-		w.check(&b.shade.cells[g/granule], w.touch(lane, bytesOf(g, off, a.size), strong), a.write, lane, uint64(addr)+g-off)
+		t := w.touch(lane, bytesOf(g, off, a.size), strong)
+		a.valued(w, &t, lane, g, off)
+		w.check(&b.shade.cells[g/granule], t, a.write, lane, uint64(addr)+g-off)
 	}
 }
 
@@ -105,13 +107,29 @@ func (w *warp) sanitizeGlobal(a *access, lane int, addr uint64) {
 		if a.dead != 0 && a.unread(x, off) {
 			continue
 		}
-		w.check(g.shade.cell(x), w.touch(lane, bytesOf(x, off, a.size), strong), a.write, lane, g.base+x)
+		t := w.touch(lane, bytesOf(x, off, a.size), strong)
+		a.valued(w, &t, lane, x, off)
+		w.check(g.shade.cell(x), t, a.write, lane, g.base+x)
 	}
 }
 
 // unread reports whether a granule belongs to an element that nothing reads.
 func (a *access) unread(g, off uint64) bool {
 	return a.element >= granule && g >= off && a.dead>>((g-off)/a.element)&1 != 0
+}
+
+// valued notes what a plain store stores in the granule at g of an access at off.
+func (a *access) valued(w *warp, t *touch, lane int, g, off uint64) {
+	if a.stored == nil {
+		return
+	}
+	t.known = true
+	for j := range uint64(granule) {
+		if t.bytes>>j&1 != 0 {
+			at := g + j - off
+			t.value |= uint32(uint8(w.lane(a.stored[at/a.element], lane)>>(8*(at%a.element)))) << (8 * j)
+		}
+	}
 }
 
 // synchronise applies the memory order of atomics and strong accesses.

@@ -164,7 +164,7 @@ KERNEL(missing_acquire) {
 
 KERNEL(last_block) {
   __shared__ bool last;
-  a.y[blockIdx.x * 32 + threadIdx.x] = 1.0f;
+  a.y[blockIdx.x * 32 + threadIdx.x] = 1.0f + blockIdx.x;
   GOOD(__threadfence();)
   __syncthreads();
   if (threadIdx.x == 0) {
