@@ -98,17 +98,21 @@ func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws dev
 	}}, nil
 }
 
-// Chain is score, select and attend of one layer, launched one after the other with ordinary graph edges. The page lists that select
-// wrote are those that attend reads.
-func Chain(score, selectPages, attend *Step) *Step {
-	return &Step{Work: "chain", Sets: max(score.Sets, selectPages.Sets), launch: func(i int) error {
-		for _, s := range []*Step{score, selectPages, attend} {
+// Chain is several works of one layer, launched one after the other with ordinary graph edges: of decoding, score, select and attend,
+// where the page lists that select wrote are those that attend reads.
+func Chain(steps ...*Step) *Step {
+	c := &Step{Work: "chain", launch: func(i int) error {
+		for _, s := range steps {
 			if err := s.launch(i); err != nil {
 				return err
 			}
 		}
 		return nil
 	}}
+	for _, s := range steps {
+		c.Sets = max(c.Sets, s.Sets)
+	}
+	return c
 }
 
 // bytesOf views numbers as bytes; every supported machine is little-endian, like the GPU.

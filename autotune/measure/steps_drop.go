@@ -19,6 +19,22 @@ type dropRig struct {
 	headLens, lens device.Ptr
 	target         ring // K then V of the compacted cache
 	table          device.Ptr
+	contiguous     bool
+}
+
+// Contiguous makes the DropKV works read a cache without a block table, [batch, kv head, token, dim].
+func (r *Rig) Contiguous() { r.drop.contiguous = true }
+
+// dropCache is set i of the pool as the DropKV works read it.
+func (r *Rig) dropCache(i int) kernel.KVCache {
+	c := r.cache(i)
+	if r.drop.contiguous {
+		d := int64(r.Spec.Attention.HeadDim)
+		c.BlockTable, c.TableStride = 0, 0
+		c.KTokenStride, c.KHeadStride, c.KBlockStride = d, r.tokens()*d, r.Problem.KVHeads*r.tokens()*d
+		c.VTokenStride, c.VHeadStride, c.VBlockStride = c.KTokenStride, c.KHeadStride, c.KBlockStride
+	}
+	return c
 }
 
 // budget is the spec's.
@@ -149,7 +165,7 @@ func (r *Rig) observeStep(fn device.Function, l *device.Launch, ws device.Ptr) (
 	p, d, w := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.Spec.DropKV.Window)
 	args := make([]kernel.DropObserveArgs, 1)
 	return &Step{Sets: r.pool.n, launch: func(i int) error {
-		args[0] = kernel.DropObserveArgs{Cache: r.cache(i), Q: r.drop.q, Out: r.drop.out, LSE: r.drop.lseOut, Workspace: ws,
+		args[0] = kernel.DropObserveArgs{Cache: r.dropCache(i), Q: r.drop.q, Out: r.drop.out, LSE: r.drop.lseOut, Workspace: ws,
 			QBatchStride: p.QHeads * w * d, QHeadStride: w * d, QRowStride: d, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
@@ -168,7 +184,7 @@ func (r *Rig) dropScoreStep(fn device.Function, l *device.Launch) (*Step, error)
 	p, d, w, tokens := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.Spec.DropKV.Window), r.tokens()
 	args := make([]kernel.DropScoreArgs, 1)
 	return &Step{Sets: r.pool.n, launch: func(i int) error {
-		args[0] = kernel.DropScoreArgs{Cache: r.cache(i), Q: r.drop.q, A: r.drop.a, LSE: r.drop.lse, Scores: r.drop.scores.at(i),
+		args[0] = kernel.DropScoreArgs{Cache: r.dropCache(i), Q: r.drop.q, A: r.drop.a, LSE: r.drop.lse, Scores: r.drop.scores.at(i),
 			QBatchStride: p.QHeads * w * d, QHeadStride: w * d, QRowStride: d, ABatchStride: p.QHeads * w * d, AHeadStride: w * d, ARowStride: d,
 			LSEBatchStride: p.QHeads * w, LSEHeadStride: w, ScoreBatchStride: p.KVHeads * tokens, ScoreHeadStride: tokens,
 			SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), Eps: float32(r.Spec.DropKV.Eps)}
@@ -241,7 +257,7 @@ func (r *Rig) compactStep(fn device.Function, l *device.Launch) (*Step, error) {
 		target.K = r.drop.target.at(0)
 		target.V = target.K + device.Ptr(r.drop.target.each/2)
 		target.BlockTable, target.TableStride, target.MaxPages, target.SeqLens = r.drop.table, pages, int32(pages), 0
-		args[0] = kernel.DropCompactArgs{Source: r.cache(i), Target: target, Indices: r.drop.indices.at(i), Counts: r.drop.counts, HeadLens: r.drop.headLens, SeqLens: r.drop.lens,
+		args[0] = kernel.DropCompactArgs{Source: r.dropCache(i), Target: target, Indices: r.drop.indices.at(i), Counts: r.drop.counts, HeadLens: r.drop.headLens, SeqLens: r.drop.lens,
 			IndexBatchStride: p.KVHeads * kept, IndexHeadStride: kept, Slots: int32(kept)}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil

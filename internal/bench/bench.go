@@ -24,8 +24,17 @@ import (
 type Job struct {
 	Spec     *specs.Spec
 	Workload specs.Workload
-	Families []string // stems, dense, chain
+	Families []string // stems, dense, chain, drop_observe_score, drop_chain
 	Warm     bool
+	// Contiguous: the DropKV works read a cache without a block table.
+	Contiguous bool
+}
+
+// chains are works of one layer that are timed together.
+var chains = map[string][]measure.Work{
+	ChainFamily:      {measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)},
+	DropObserveScore: {measure.Work(plan.DropObserve), measure.Work(plan.DropScore)},
+	DropChain:        {measure.Work(plan.DropObserve), measure.Work(plan.DropScore), measure.Work(plan.DropPool), measure.Work(plan.DropSelect)},
 }
 
 // Bench measures jobs on one device.
@@ -71,6 +80,9 @@ func (b *Bench) job(ctx context.Context, j Job) (results []Result, err error) {
 		return nil, err
 	}
 	rig.Warm = j.Warm
+	if j.Contiguous {
+		rig.Contiguous()
+	}
 	defer func() { err = errors.Join(err, rig.Close()) }()
 	p := plan.New(j.Spec, plan.Targets["sm_90a"])
 	steps := map[string]*measure.Step{}
@@ -91,19 +103,22 @@ func (b *Bench) job(ctx context.Context, j Job) (results []Result, err error) {
 		return nil
 	}
 	for _, family := range j.Families {
-		works := []measure.Work{measure.Work(family)}
-		if family == ChainFamily {
-			works = []measure.Work{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}
+		works := chains[family]
+		if works == nil {
+			works = []measure.Work{measure.Work(family)}
 		}
+		var parts []*measure.Step
+		var words []string
 		for _, w := range works {
 			if err := prepare(w); err != nil {
 				return nil, err
 			}
+			parts = append(parts, steps[string(w)])
+			words = append(words, string(w)[strings.IndexByte(string(w), '_')+1:])
 		}
-		step, name := steps[family], names[family]
-		if family == ChainFamily {
-			step = measure.Chain(steps[string(works[0])], steps[string(works[1])], steps[string(works[2])])
-			name = "score, select, attend"
+		step, name := parts[0], names[family]
+		if len(parts) > 1 {
+			step, name = measure.Chain(parts...), strings.Join(words, ", ")
 		}
 		timing := measure.Usual
 		timing.Least, timing.Most, timing.Width = 30, 100, 0.003
@@ -123,7 +138,7 @@ func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []
 	sum := measure.Summarise(samples)
 	info := b.Dev.Info()
 	r := Result{Date: time.Now().UTC().Format(time.RFC3339), Card: info.Name, Driver: info.DriverName, Commit: b.Commit, Command: b.Command,
-		Family: family, Shape: ShapeOf(family, j.Spec, j.Workload, j.Warm), Candidate: candidate,
+		Family: family, Shape: ShapeOf(family, j), Candidate: candidate,
 		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.roof,
 		Baselines: map[string]float64{}}
 	r.TBPerS = float64(r.Bytes) / sum.Median / 1e6
@@ -132,10 +147,14 @@ func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []
 
 // Bytes is what a family must move for a workload, by the plan's model.
 func Bytes(p *plan.Plan, family string, w specs.Workload) int64 {
-	switch family {
-	case ChainFamily:
-		return Bytes(p, string(plan.PageScore), w) + Bytes(p, string(plan.PageSelect), w) + Bytes(p, string(plan.PageAttend), w)
-	case string(measure.Dense):
+	if works := chains[family]; works != nil {
+		var total int64
+		for _, work := range works {
+			total += Bytes(p, string(work), w)
+		}
+		return total
+	}
+	if family == string(measure.Dense) {
 		a := p.Spec.Attention
 		return int64(w.Batch) * int64(w.Context) * int64(a.KVHeads) * int64(a.HeadDim) * 4
 	}

@@ -195,8 +195,44 @@ def flashinfer_decode(s, tokens):
     return {"flashinfer": graph_us(calls)}
 
 
+def drop_score_torch(s):
+    """The DropKV score from given log-sum-exps and outputs, with the expanded distance: three matrix products a head, compiled."""
+    heads, rows, dim, tokens = s["kv_heads"], s["q_heads"] // s["kv_heads"] * s["window"], s["head_dim"], s["tokens"] * s["batch"]
+    dtype = DTYPES[s["dtype"]]
+    count = ring(heads * tokens * dim * 4, most=4)
+    sets = [(torch.randn(heads, tokens, dim, device="cuda", dtype=dtype), torch.randn(heads, tokens, dim, device="cuda", dtype=dtype))
+            for _ in range(count)]
+    q = torch.randn(heads, rows, dim, device="cuda", dtype=dtype)
+    a = torch.randn(heads, rows, dim, device="cuda") * 0.1
+    lse = torch.full((heads, rows, 1), 12.0, device="cuda")
+
+    @torch.compile(dynamic=False)
+    def score(k, v):
+        p = torch.exp(torch.bmm(q, k.transpose(1, 2)).float() * dim**-0.5 - lse)
+        distance = (a * a).sum(-1, keepdim=True) + (v.float() ** 2).sum(-1)[:, None] - 2 * torch.bmm(a.to(dtype), v.transpose(1, 2)).float()
+        return ((p / (1 - p + 1e-6)) ** 2 * distance.clamp_min(0)).sum(1)
+
+    return {"torch.compile": graph_us([lambda x=x: score(*x) for x in sets])}
+
+
+def drop_compact_torch(s):
+    """torch.gather of keys and values."""
+    heads, dim, tokens, kept, batch = s["kv_heads"], s["head_dim"], s["tokens"], s["kept"], s["batch"]
+    dtype = DTYPES[s["dtype"]]
+    key = torch.randn(batch, heads, tokens, dim, device="cuda", dtype=dtype)
+    value = torch.randn_like(key)
+    count = ring(batch * heads * kept * dim * 8, most=16)
+    lists = [torch.rand(batch, heads, tokens, device="cuda").topk(kept, dim=-1).indices.sort(dim=-1).values for _ in range(count)]
+
+    def gather(index):
+        i = index[..., None].expand(-1, -1, -1, dim)
+        return torch.gather(key, 2, i), torch.gather(value, 2, i)
+
+    return {"torch": graph_us([lambda x=x: gather(x) for x in lists])}
+
+
 TORCH = {"page_score": score_torch, "page_select": select_torch, "page_attend": attend_torch, "dense": dense_torch,
-         "page_summary": summary_torch}
+         "page_summary": summary_torch, "drop_score": drop_score_torch, "drop_compact": drop_compact_torch}
 FLASHINFER = {"page_attend": lambda s: flashinfer_decode(s, s["budget"]), "dense": lambda s: flashinfer_decode(s, s["tokens"])}
 
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
@@ -57,15 +58,25 @@ type Shape struct {
 	DType           string `json:"dtype,omitempty"`
 	Layout          string `json:"layout,omitempty"`
 	Mode            string `json:"mode,omitempty"`
+	Window          int    `json:"window,omitempty"`
+	Rule            string `json:"rule,omitempty"`
+	Precision       string `json:"precision,omitempty"`
+	Pool            string `json:"pool,omitempty"`
+	Kept            int    `json:"kept,omitempty"` // tokens a head
 	L2              string `json:"l2"`
 }
 
-// ShapeOf describes the work on a spec's workload.
-func ShapeOf(family string, s *specs.Spec, w specs.Workload, warm bool) Shape {
+// ShapeOf describes a family's work in a job.
+func ShapeOf(family string, j Job) Shape {
+	s, w := j.Spec, j.Workload
 	a, l := s.Attention, s.Locks
 	shape := Shape{KVHeads: a.KVHeads, Page: s.Cache.PageSize, Tokens: w.Context, Batch: w.Batch, L2: "cold"}
-	if warm {
+	if j.Warm {
 		shape.L2 = "warm"
+	}
+	if strings.HasPrefix(family, "drop_") {
+		shape.drop(family, s, w, j.Contiguous)
+		return shape
 	}
 	if family != string(plan.PageSummary) {
 		shape.QHeads = a.QueryHeads
@@ -99,8 +110,45 @@ func ShapeOf(family string, s *specs.Spec, w specs.Workload, warm bool) Shape {
 	return shape
 }
 
-// ChainFamily is score, select and attend of one layer.
-const ChainFamily = "chain"
+// drop fills in what an eviction family's work depends on.
+func (shape *Shape) drop(family string, s *specs.Spec, w specs.Workload, contiguous bool) {
+	k := s.DropKV
+	cache := func() {
+		shape.HeadDim, shape.DType, shape.Layout = s.Attention.HeadDim, s.Cache.DType, "paged"
+		if contiguous {
+			shape.Layout = "contiguous"
+		}
+	}
+	window := func() {
+		cache()
+		shape.QHeads, shape.Window, shape.Rule, shape.Precision = s.Attention.QueryHeads, k.Window, k.Rule, k.Precision
+	}
+	pool := func() { shape.Window, shape.Pool = k.Window, fmt.Sprintf("%s %d", k.Pool.Kind, k.Pool.Width) }
+	switch family {
+	case string(plan.DropObserve), string(plan.DropScore), DropObserveScore:
+		window()
+	case string(plan.DropPool):
+		pool()
+	case string(plan.DropAllot), string(plan.DropSelect):
+		shape.Window, shape.Kept = k.Window, k.Keep(w.Context)
+	case string(plan.DropCompact):
+		cache()
+		shape.Kept = k.Keep(w.Context)
+	case DropChain:
+		window()
+		pool()
+		shape.Kept = k.Keep(w.Context)
+	default:
+		panic(fmt.Sprintf("BUG: bench: unknown family %q", family))
+	}
+}
+
+// The chains.
+const (
+	ChainFamily      = "chain"              // score, select and attend of one layer
+	DropObserveScore = "drop_observe_score" // both passes over K and V
+	DropChain        = "drop_chain"         // observe to selection
+)
 
 // Read returns the lines of a results file, or none where there is no file.
 func Read(path string) ([]Result, error) {

@@ -23,19 +23,20 @@ import (
 
 // BenchCmd measures kernels beside their peers.
 type BenchCmd struct {
-	Models   []string `arg:"" optional:"" name:"model" help:"Model names or spec files."`
-	Workload []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
-	Family   []string `help:"page_summary, page_score, page_select, page_attend, chain, dense; default: all."`
-	Against  []string `help:"Peers to run beside: torch, flashinfer."`
-	Rank     int      `help:"Another rank than the spec's."`
-	Budget   int      `help:"Another budget than the spec's, tokens."`
-	Warm     bool     `help:"One buffer set, so that the L2 stays warm where it holds it."`
-	DB       string   `name:"db" help:"Take the choices of this trial database; default: the committed tuned tables, then the plan's defaults."`
-	Out      string   `help:"Results file to append to." default:"docs/benchmarks/results.jsonl"`
-	Import   string   `help:"Append the lines that another machine wrote, instead of measuring." placeholder:"FILE"`
-	Summary  bool     `help:"Print the current table, instead of measuring."`
-	Python   string   `default:"python3" help:"Python that has the peers."`
-	Device   string   `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
+	Models     []string `arg:"" optional:"" name:"model" help:"Model names or spec files."`
+	Workload   []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
+	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or drop_observe, drop_score, drop_pool, drop_select, drop_compact, drop_observe_score, drop_chain."`
+	Against    []string `help:"Peers to run beside: torch, flashinfer."`
+	Rank       int      `help:"Another rank than the spec's."`
+	Budget     int      `help:"Another budget than the spec's, tokens."`
+	Contiguous bool     `help:"The drop families read a cache without a block table."`
+	Warm       bool     `help:"One buffer set, so that the L2 stays warm where it holds it."`
+	DB         string   `name:"db" help:"Take the choices of this trial database; default: the committed tuned tables, then the plan's defaults."`
+	Out        string   `help:"Results file to append to." default:"docs/benchmarks/results.jsonl"`
+	Import     string   `help:"Append the lines that another machine wrote, instead of measuring." placeholder:"FILE"`
+	Summary    bool     `help:"Print the current table, instead of measuring."`
+	Python     string   `default:"python3" help:"Python that has the peers."`
+	Device     string   `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 }
 
 // Run measures, imports or prints.
@@ -99,6 +100,9 @@ func (c *BenchCmd) command() string {
 	if c.Budget > 0 {
 		flag("budget", strconv.Itoa(c.Budget))
 	}
+	if c.Contiguous {
+		parts = append(parts, "--contiguous")
+	}
 	if c.Warm {
 		parts = append(parts, "--warm")
 	}
@@ -132,7 +136,7 @@ func (c *BenchCmd) jobs() ([]bench.Job, error) {
 			}
 		}
 		for _, w := range workloads {
-			jobs = append(jobs, bench.Job{Spec: s, Workload: w, Families: families, Warm: c.Warm})
+			jobs = append(jobs, bench.Job{Spec: s, Workload: w, Families: families, Warm: c.Warm, Contiguous: c.Contiguous})
 		}
 	}
 	return jobs, nil

@@ -1,0 +1,81 @@
+package measure
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/runtime/sim"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// TestDropSteps launches what the tuner would time of eviction on the simulator, which faults on any access outside the rig's buffers.
+func TestDropSteps(t *testing.T) {
+	compiler := nvrtctest.Compiler(t)
+	for _, tc := range []struct {
+		name, reason string
+		contiguous   bool
+		change       func(*specs.Spec)
+	}{
+		{"paged", "as engines hold caches", false, func(*specs.Spec) {}},
+		{"contiguous", "no block table", true, func(*specs.Spec) {}},
+		{"fast", "outputs in the cache's type", false, func(s *specs.Spec) { s.DropKV.Precision = "fast" }},
+		{"keydiff adaptive", "one row of a, and budgets that are allotted", false, func(s *specs.Spec) {
+			s.DropKV.Rule = "keydiff"
+			s.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2}
+		}},
+	} {
+		dev, err := sim.New(sim.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := specs.New("test", 6, 2, 64)
+		tc.change(s)
+		rig, err := NewRig(dev, s, specs.Workload{Context: 203, Batch: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rig.Warm = true
+		if tc.contiguous {
+			rig.Contiguous()
+		}
+		var steps []*Step
+		for _, fp := range plan.New(s, plan.Targets["sm_90a"]).Families[4:] {
+			src, err := render.Candidate(fp.Candidates[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := compiler.Compile(t.Context(), src, nvrtc.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			module, err := dev.Load(m.PTX)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fn, err := module.Function(src.Entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			step, err := rig.Step(Work(fp.Family), fp.Candidates[0], fn)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", tc.name, fp.Family, err)
+			}
+			steps = append(steps, step)
+		}
+		if len(steps) < 5 {
+			t.Errorf("%s (%s): %d steps", tc.name, tc.reason, len(steps))
+		}
+		for i := range 2 {
+			if err := errors.Join(Chain(steps...).Launch(i), rig.Stream.Synchronize()); err != nil {
+				t.Errorf("%s (%s), set %d: %v", tc.name, tc.reason, i, err)
+			}
+		}
+		if err := errors.Join(rig.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
