@@ -30,6 +30,7 @@ type VerifyCmd struct {
 	Sweep      string   `help:"axes, random:N or random:N:SEED: generated specs instead of models."`
 	Sanitize   bool     `help:"Run on the simulator with its sanitizer: races, unwritten memory and more are failures."`
 	Schedule   string   `help:"random:SEED: run the simulator's warps in random order."`
+	Workers    int      `default:"0" help:"The simulator's workers; 1 repeats bit for bit, 0 is one a CPU."`
 	Verbose    bool     `short:"v" help:"A line for every case."`
 }
 
@@ -58,7 +59,7 @@ func (v *VerifyCmd) Run(c *Context) error {
 	if err != nil {
 		return err
 	}
-	dev, err := devices.OpenWith(v.Device, sim.Config{Sanitize: v.Sanitize, Schedule: v.Schedule})
+	dev, err := devices.OpenWith(v.Device, sim.Config{Sanitize: v.Sanitize, Schedule: v.Schedule, Workers: v.Workers})
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (v *VerifyCmd) list() ([]*specs.Spec, error) {
 
 func parseFamilies(names []string) ([]plan.Family, error) {
 	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageAttend, verify.Chain,
-		plan.DropObserve, plan.DropScore, plan.DropPool, plan.DropAllot, plan.DropSelect, plan.DropCompact}
+		plan.DropObserve, plan.DropScore, plan.DropPool, plan.DropAllot, plan.DropSelect, plan.DropCompact, verify.DropChain}
 	var out []plan.Family
 	for _, name := range names {
 		if !slices.Contains(known, plan.Family(name)) {

@@ -155,3 +155,47 @@ func TestDropSanitized(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDropChainOnSimulator runs eviction as one graph: every rule, adaptive budgets, fast outputs.
+func TestDropChainOnSimulator(t *testing.T) {
+	adaptive := func(s *specs.Spec) { s.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2} }
+	cases := []string{"ragged tail", "real keys", "replayed at other lengths", "around the window", "wide logits"}
+	for _, d := range []dropShape{
+		{"dropkv", "the paper's rule", 64, 16, 3, 8, "bf16", "dropkv", nil, cases},
+		{"adaptive", "AdaDropKV", 64, 16, 3, 8, "bf16", "dropkv", adaptive, cases[:2]},
+		{"fast", "outputs in bf16", 128, 16, 4, 8, "bf16", "dropkv", fast, cases[:2]},
+		{"snapkv", "weights", 64, 8, 2, 5, "fp16", "snapkv", nil, cases[:2]},
+		{"value_norm", "norms", 64, 16, 3, 8, "bf16", "value_norm", nil, cases[:2]},
+		{"keydiff", "no queries", 64, 16, 3, 8, "bf16", "keydiff", nil, cases[:2]},
+		{"streaming", "no scores", 64, 16, 3, 8, "bf16", "streaming", nil, cases[:2]},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			s := specs.New("test", 2*d.group, 2, d.dim) // a plan of every family needs all of a spec
+			s.Cache, s.DropKV, s.Locks.SummaryTokens = d.spec().Cache, d.spec().DropKV, d.page
+			links, ok := DropChainCandidates(plan.New(s, plan.Targets["sm_90a"]), "")
+			if !ok {
+				t.Fatal("no candidates")
+			}
+			dev, err := sim.New(sim.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+			e := NewEnv(dev, l.Compile)
+			for _, name := range d.cases {
+				results := CheckDropChain(t.Context(), e, s, "chain", links, Options{Only: name, Seed: 1, Workloads: "small"})
+				if len(results) == 0 {
+					t.Errorf("%s: nothing was checked", name)
+				}
+				for _, r := range results {
+					if !r.OK() {
+						t.Errorf("%s, %s: %s", r.Case, r.Metric, r.Failure)
+					}
+				}
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -129,10 +129,11 @@ type Planned struct {
 	Unchecked  []plan.Family // families without a checker
 }
 
-// ChainPlan names four candidates that are checked as one graph.
+// ChainPlan names candidates that are checked as one graph.
 type ChainPlan struct {
 	Name  string // "chain default"
 	Links []plan.Candidate
+	Drop  bool // eviction; else a decode step
 }
 
 // Plan lists the candidates that Run will check, so that they can be compiled ahead.
@@ -163,14 +164,23 @@ func Plan(info device.Info, s *specs.Spec, o Options) (Planned, error) {
 			p.Candidates = append(p.Candidates, candidates...)
 		}
 	}
-	if len(o.Families) > 0 && !slices.Contains(o.Families, Chain) {
-		return p, nil
+	wants := func(f plan.Family) bool { return len(o.Families) == 0 || slices.Contains(o.Families, f) }
+	both := o.Candidates != "default" && o.Candidates != ""
+	if wants(Chain) {
+		if links, ok := ChainCandidates(usable, ""); ok {
+			p.Chains = append(p.Chains, ChainPlan{Name: "chain default", Links: links})
+		}
+		if links, ok := ChainCandidates(usable, plan.Portable); ok && both {
+			p.Chains = append(p.Chains, ChainPlan{Name: "chain portable", Links: links})
+		}
 	}
-	if links, ok := ChainCandidates(usable, ""); ok {
-		p.Chains = append(p.Chains, ChainPlan{"chain default", links})
-	}
-	if links, ok := ChainCandidates(usable, plan.Portable); ok && o.Candidates != "default" && o.Candidates != "" {
-		p.Chains = append(p.Chains, ChainPlan{"chain portable", links})
+	if wants(DropChain) {
+		if links, ok := DropChainCandidates(usable, ""); ok {
+			p.Chains = append(p.Chains, ChainPlan{Name: "drop chain default", Links: links, Drop: true})
+		}
+		if links, ok := DropChainCandidates(usable, plan.Portable); ok && both {
+			p.Chains = append(p.Chains, ChainPlan{Name: "drop chain portable", Links: links, Drop: true})
+		}
 	}
 	return p, nil
 }
@@ -202,7 +212,11 @@ func Run(ctx context.Context, e *Env, s *specs.Spec, o Options) (Report, error) 
 		if o.Progress != nil {
 			o.Progress(len(p.Candidates)+i, total, chain.Name)
 		}
-		r.Results = append(r.Results, CheckChain(ctx, e, s, chain.Name, chain.Links, o)...)
+		check := CheckChain
+		if chain.Drop {
+			check = CheckDropChain
+		}
+		r.Results = append(r.Results, check(ctx, e, s, chain.Name, chain.Links, o)...)
 		if err := errors.Join(ctx.Err(), poisoned(e, r.Results)); err != nil {
 			return r, err
 		}
