@@ -8,9 +8,10 @@ export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 TOOLCHAIN := .kvloom/toolchain/.stamp
 TESTFLAGS ?=
+FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help toolchain build demo test check generate gpu-bundle clean
+.PHONY: help toolchain build demo test fuzz check generate gpu-bundle clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,6 +31,10 @@ demo: toolchain build ## Run the main job for one model, from spec to result
 
 test: toolchain ## Run every test, and count them
 	KVLOOM_REQUIRE_NVRTC=1 go run ./internal/testcount $(TESTFLAGS) ./...
+
+fuzz: ## Fuzz the PTX parser and the simulator on random programs, FUZZTIME each
+	go test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./runtime/sim/ptx
+	go test -run '^$$' -fuzz '^FuzzProgram$$' -fuzztime $(FUZZTIME) ./runtime/sim
 
 check: build ## gofmt, vet, staticcheck, stale generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -14,6 +14,7 @@ func TestOpenWith(t *testing.T) {
 		want       string // of the choice or the error
 	}{
 		{"the sanitizer chooses the simulator", "auto", sim.Config{Sanitize: true}, "alone has what was asked for"},
+		{"workers choose it as well", "auto", sim.Config{Workers: 1}, "alone has what was asked for"},
 		{"as asked", "sim", sim.Config{Schedule: "random:1"}, "as asked"},
 		{"a GPU has no schedule", "cuda", sim.Config{Schedule: "random:1"}, "--device sim"},
 		{"a bad schedule", "sim", sim.Config{Schedule: "often"}, "random:SEED"},
