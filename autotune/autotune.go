@@ -84,6 +84,17 @@ type Event struct {
 	BestUS  float64     `json:"best_us"` // of this work and workload so far; 0: none
 	Spent   float64     `json:"spent_seconds"`
 	Message string      `json:"message"`
+	Points  []Progress  `json:"points,omitempty"` // of start
+}
+
+// Progress is how far the search of one work and workload is.
+type Progress struct {
+	Family     string  `json:"family"`
+	Context    int     `json:"context"`
+	Batch      int     `json:"batch"`
+	Candidates int     `json:"candidates"`
+	Known      int     `json:"known"`
+	BestUS     float64 `json:"best_us"` // 0: none
 }
 
 // Outcome is how a run ended.

@@ -235,6 +235,13 @@ func (s *schedule) left() (n int) {
 	return n
 }
 
+func (s *schedule) progress() (points []Progress) {
+	for _, l := range s.lists {
+		points = append(points, Progress{string(l.work), l.workload.Context, l.workload.Batch, len(l.candidates), len(l.trials), l.best})
+	}
+	return points
+}
+
 // done takes a measured trial of a job into account.
 func (s *schedule) done(j job, t store.Trial, spent time.Duration) {
 	l := j.list

@@ -106,7 +106,7 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 	ahead, stopAhead := context.WithCancel(hard)
 	defer s.compiled.wait()
 	defer stopAhead()
-	s.observe(Event{Kind: "start", Done: s.out.Known, Total: s.out.Known + s.schedule.left()})
+	s.observe(Event{Kind: "start", Done: s.out.Known, Total: s.out.Known + s.schedule.left(), Points: s.schedule.progress()})
 	var queue []job
 	for more := true; more || len(queue) > 0; {
 		for more && len(queue) <= Deal {

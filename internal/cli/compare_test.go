@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"database/sql"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -46,5 +47,23 @@ func TestCompare(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(command(t, "compare", old, same, "--json")), &out); err != nil || len(out.Lines) != 1 || out.Lines[0].Method != "rank test" {
 		t.Errorf("%v: %+v", err, out)
+	}
+}
+
+// A database from before the kernels changed is compared by what it chose then, and the notes say so.
+func TestCompareAcrossAChange(t *testing.T) {
+	old, now := testDB(t, 1), testDB(t, 1.1)
+	db, err := sql.Open("sqlite", old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("UPDATE trial SET source_hash = 'of an older kernel'"); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	code := Run([]string{"compare", old, now}, &stdout, &stderr)
+	if code != 1 || !strings.Contains(stdout.String(), "SLOWER") || strings.Contains(stdout.String(), "MISSING") || !strings.Contains(stderr.String(), "at 1 points of smollm2-135m the kernels have changed since") {
+		t.Errorf("exit code %d\n%s%s", code, &stdout, &stderr)
 	}
 }

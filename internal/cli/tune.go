@@ -169,18 +169,24 @@ func (c *TuneCmd) share(ctx context.Context, t *tuneTools, list []*specs.Spec, i
 	if err != nil {
 		return 0, err
 	}
-	left, own := c.Budget.Seconds(), 0.0
-	for k, s := range list {
-		spent, err := t.db.SpentSeconds(ctx, s.Name, id)
+	var spent []float64
+	for _, s := range list {
+		seconds, err := t.db.SpentSeconds(ctx, s.Name, id)
 		if err != nil {
 			return 0, err
 		}
-		left -= spent
-		if k == i {
-			own = spent
-		}
+		spent = append(spent, seconds)
 	}
-	return time.Duration((own + max(left, 0)/float64(len(list)-i)) * float64(time.Second)), nil
+	return shareOf(c.Budget, spent, i), nil
+}
+
+// shareOf is what model i may have spent in all: what it has, in seconds, and an equal part, with the models after it, of what is left.
+func shareOf(budget time.Duration, spent []float64, i int) time.Duration {
+	left := budget.Seconds()
+	for _, s := range spent {
+		left -= s
+	}
+	return time.Duration((spent[i] + max(left, 0)/float64(len(spent)-i)) * float64(time.Second))
 }
 
 func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *autotune.Tuner {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -15,19 +16,33 @@ import (
 	"github.com/kvloom/kvloom/autotune/store"
 )
 
-// tuneProgress tells how a tuning run goes: a bar on a terminal, plain lines elsewhere, events with --json.
+// tuneProgress tells how a tuning run goes: a bar for each family on a terminal, plain lines elsewhere, events with --json.
 type tuneProgress struct {
 	ctx      *Context
 	model    string
-	bar      *mpb.Bar
+	onTTY    bool
 	bars     *mpb.Progress
-	last     string
+	all      *mpb.Bar
+	family   map[string]*familyBar
 	started  time.Time
 	measured int
 }
 
+// familyBar is one family's bar with the best of the workload that was measured last.
+type familyBar struct {
+	bar  *mpb.Bar
+	last atomic.Pointer[string] // the bars are drawn by a goroutine of their own
+}
+
+func (f *familyBar) text() string {
+	if s := f.last.Load(); s != nil {
+		return *s
+	}
+	return ""
+}
+
 func newTuneProgress(ctx *Context, model string) *tuneProgress {
-	return &tuneProgress{ctx: ctx, model: model, started: time.Now()}
+	return &tuneProgress{ctx: ctx, model: model, onTTY: terminal(ctx.Stderr), started: time.Now(), family: map[string]*familyBar{}}
 }
 
 // terminal reports whether a stream is a terminal.
@@ -37,53 +52,98 @@ func terminal(w io.Writer) bool {
 }
 
 func (p *tuneProgress) observe(e autotune.Event) {
-	if p.ctx.JSON {
-		_ = json.NewEncoder(p.ctx.Stdout).Encode(e)
-		return
-	}
-	if e.Kind == "note" {
-		fmt.Fprintf(p.ctx.Stderr, "%s: %s\n", p.model, e.Message)
-		return
-	}
-	if e.Kind == "start" {
-		fmt.Fprintf(p.ctx.Stderr, "%s: %d trials\n", p.model, e.Total)
-		if terminal(p.ctx.Stderr) {
-			p.bars = mpb.New(mpb.WithOutput(p.ctx.Stderr), mpb.WithWidth(24))
-			p.bar = p.bars.AddBar(int64(e.Total),
-				mpb.PrependDecorators(decor.CountersNoUnit("%d/%d "), decor.AverageSpeed(0, "%.1f/s "), decor.AverageETA(decor.ET_STYLE_GO)),
-				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.last }, decor.WCSyncSpaceR)))
-		}
-		return
-	}
-	if e.Kind == "trial" {
-		p.measured++
-	}
-	p.last = p.line(e)
 	switch {
-	case p.bar != nil:
-		p.bar.SetCurrent(int64(e.Done))
+	case p.ctx.JSON:
+		_ = json.NewEncoder(p.ctx.Stdout).Encode(e)
+	case e.Kind == "note":
+		p.say(fmt.Sprintf("%s: %s", p.model, e.Message))
+	case e.Kind == "start":
+		p.say(fmt.Sprintf("%s: %d trials, %d of them known", p.model, e.Total, e.Done))
+		if p.onTTY {
+			p.start(e)
+		}
 	case e.Kind == "trial":
-		rate := float64(p.measured) / max(time.Since(p.started).Seconds(), 1e-3)
-		left := time.Duration(float64(e.Total-e.Done) / rate * float64(time.Second)).Round(time.Second)
-		fmt.Fprintf(p.ctx.Stderr, "%d/%d %s, %.1f/s, at most %v left\n", e.Done, e.Total, p.last, rate, left)
+		p.measured++
+		p.trial(e)
+	case e.Kind == "contest":
+		p.contest(e)
+	}
+}
+
+// say prints a line, above the bars where there are any.
+func (p *tuneProgress) say(line string) {
+	if p.bars != nil {
+		_, _ = fmt.Fprintln(p.bars, line)
+		return
+	}
+	fmt.Fprintln(p.ctx.Stderr, line)
+}
+
+// start makes the bars: all trials with rate and time left, then the families.
+func (p *tuneProgress) start(e autotune.Event) {
+	p.bars = mpb.New(mpb.WithOutput(p.ctx.Stderr), mpb.WithAutoRefresh())
+	p.all = p.bars.AddBar(int64(e.Total), mpb.BarWidth(20), mpb.PrependDecorators(decor.Name("all", decor.WCSyncSpaceR), decor.CountersNoUnit("%d/%d", decor.WCSyncSpace)),
+		mpb.AppendDecorators(decor.AverageSpeed(0, " %.1f/s "), decor.Name("at most "), decor.AverageETA(decor.ET_STYLE_GO), decor.Name(" left")))
+	p.all.SetCurrent(int64(e.Done))
+	totals, known := map[string]int64{}, map[string]int64{}
+	var order []string
+	for _, point := range e.Points {
+		if totals[point.Family] == 0 {
+			order = append(order, point.Family)
+		}
+		totals[point.Family] += int64(point.Candidates)
+		known[point.Family] += int64(point.Known)
+	}
+	for _, name := range order {
+		f := &familyBar{}
+		f.bar = p.bars.AddBar(totals[name], mpb.BarWidth(20), mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CountersNoUnit("%d/%d", decor.WCSyncSpace)),
+			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + f.text() })))
+		f.bar.SetCurrent(known[name])
+		p.family[name] = f
+	}
+}
+
+func (p *tuneProgress) trial(e autotune.Event) {
+	line := p.line(e)
+	if f := p.family[e.Trial.Family]; f != nil {
+		f.last.Store(&line)
+		f.bar.Increment()
+		p.all.SetCurrent(int64(e.Done))
+		return
+	}
+	rate := float64(p.measured) / max(time.Since(p.started).Seconds(), 1e-3)
+	left := time.Duration(float64(e.Total-e.Done) / rate * float64(time.Second)).Round(time.Second)
+	fmt.Fprintf(p.ctx.Stderr, "%d/%d %s %s, %.1f/s, at most %v left\n", e.Done, e.Total, e.Trial.Family, line, rate, left)
+}
+
+// contest tells of leaders that are measured again; of a contest one line is enough where lines stay.
+func (p *tuneProgress) contest(e autotune.Event) {
+	line := fmt.Sprintf("%dx%d leaders again, %s", e.Trial.Context, e.Trial.Batch, e.Message)
+	if f := p.family[e.Trial.Family]; f != nil {
+		f.last.Store(&line)
+		return
+	}
+	if last := e.Trial.Windows[len(e.Trial.Windows)-1]; last.Round == 0 && last.Contest != "" && e.Trial.Default {
+		fmt.Fprintf(p.ctx.Stderr, "%s %s\n", e.Trial.Family, line)
 	}
 }
 
 func (p *tuneProgress) line(e autotune.Event) string {
 	t := e.Trial
-	at := fmt.Sprintf("%s %dx%d", t.Family, t.Context, t.Batch)
-	switch {
-	case e.Kind == "skip":
-		return at + " known"
-	case t.Class == store.OK || t.Class == store.Cut:
+	at := fmt.Sprintf("%dx%d", t.Context, t.Batch)
+	if t.Class == store.OK || t.Class == store.Cut {
 		return fmt.Sprintf("%s %.1f us, best %.1f us", at, t.MedianUS, e.BestUS)
 	}
 	return fmt.Sprintf("%s %s", at, t.Class)
 }
 
 func (p *tuneProgress) close() {
-	if p.bar != nil {
-		p.bar.Abort(false)
-		p.bars.Wait()
+	if p.bars == nil {
+		return
 	}
+	for _, f := range p.family {
+		f.bar.Abort(false)
+	}
+	p.all.Abort(false)
+	p.bars.Wait()
 }

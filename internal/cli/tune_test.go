@@ -201,3 +201,25 @@ func TestTuneCtrlC(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Three models share 25 minutes over several runs; what one leaves the next may have, and none gets time that is spent.
+func TestShareOfBudget(t *testing.T) {
+	const budget = 25 * time.Minute
+	tests := []struct {
+		name, reason string
+		spent        []float64
+		i            int
+		want         time.Duration
+	}{
+		{"first of three", "a third", []float64{0, 0, 0}, 0, budget / 3},
+		{"second after the first", "half of what is left", []float64{500, 0, 0}, 1, 500 * time.Second},
+		{"last", "all that is left", []float64{500, 300, 0}, 2, 700 * time.Second},
+		{"resumed", "its own time counts", []float64{200, 0, 0}, 0, 200*time.Second + 1300*time.Second/3},
+		{"spent", "nothing more than it had", []float64{800, 600, 200}, 2, 200 * time.Second},
+	}
+	for _, tt := range tests {
+		if got := shareOf(budget, tt.spent, tt.i); got != tt.want {
+			t.Errorf("%s: %v, want %v: %s", tt.name, got, tt.want, tt.reason)
+		}
+	}
+}
