@@ -31,6 +31,7 @@ type planted struct {
 	// Class and message on a GPU, and what the message says on the simulator, where a fault of the kernel is a failure of the check. Outputs
 	// are poisoned with 0xa5: a count of -1515870811 was not written.
 	class   store.Class
+	orOK    bool // where the GPU has that much
 	message string
 	onSim   string // empty: not on the simulator
 }
@@ -43,7 +44,7 @@ var plantedFaults = []planted{
 	{name: "abort", reason: "a trap is a sticky error", before: `asm volatile("trap;");`, class: store.Fault, onSim: "trap"},
 	{name: "out of shared memory", reason: "the driver refuses the launch; the context lives", shared: 1 << 20, class: store.LaunchError, onSim: "shared"},
 	{name: "20 GB of local memory", reason: "a stack for every thread of the GPU", before: "volatile char stack[500 << 10]; for (int i = 0; i < (500 << 10); i += 4096) stack[(i + args.slots) % (500 << 10)] = i;",
-		class: store.LaunchError},
+		class: store.LaunchError, orOK: true},
 	{name: "writes nothing", reason: "the fastest of all", before: "return;", class: store.Wrong, onSim: "count -1515870811"},
 	{name: "one wrong element", reason: "of thousands", after: "__syncthreads(); if (threadIdx.x == 0) args.pages[0] = 1;", class: store.Wrong, onSim: "page 0 of 300"},
 	{name: "right after its predecessor", reason: "it writes only where a right result lies already", before: "if (args.counts[0] < 0 || args.counts[0] > args.slots) return;", class: store.Wrong, onSim: "count -1515870811"},
@@ -149,13 +150,16 @@ func TestPlantedAmongLeaders(t *testing.T) {
 // On a GPU each ends as its class, after a second try in a fresh child where it took the first one down, and the next trial is measured.
 func TestPlantedOnTheGPU(t *testing.T) {
 	gputest.Require(t)
-	host := realHost(t, "cuda", 10*time.Second)
+	host := realHost(t, "cuda", 20*time.Second)
 	for _, p := range append(plantedFaults, plantedFaults[0]) {
 		t.Run(p.name, func(t *testing.T) {
 			before := host.Restarts
 			resp, err := host.Do(t.Context(), request(t, p))
 			if err != nil {
 				t.Fatal(err)
+			}
+			if p.orOK && store.Class(resp.Class) == store.OK {
+				return
 			}
 			if store.Class(resp.Class) != p.class || !strings.Contains(resp.Message, p.message) {
 				t.Errorf("%s %q; want %s: %s", resp.Class, resp.Message, p.class, p.reason)

@@ -36,6 +36,7 @@ type TuneCmd struct {
 	Out       string        `help:"Bundle to write, of a single model; default MODEL.kvb."`
 	Strategy  string        `default:"default" help:"Search of spaces beyond 64 candidates: default, random, local, model, exhaustive."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
+	Trials    int           `default:"300" help:"End the search of one family and workload after so many trials in a space beyond 64 candidates; 0: no limit."`
 	Wait      time.Duration `help:"Wait so long for another tuner of the same GPU; default: refuse at once."`
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
@@ -193,11 +194,15 @@ func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *a
 	if c.Budget > 0 {
 		budget = max(budget, 1) // spent; 0 would be no limit
 	}
+	trials, target := c.Trials, c.Target
+	if t.strategy == (search.Strategy)(search.Whole{}) {
+		trials, target = 0, 0 // whole means whole
+	}
 	return &autotune.Tuner{
 		Spec: spec, Plan: plan.New(spec, plan.Targets[spec.Targets[0]]), Compile: autotune.CompileWith(t.compiler), NVRTC: t.compiler.Version(),
 		Generator: version.String(), Host: t.host, DB: t.db,
 		Options: autotune.Options{Budget: budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: t.works,
-			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: 300, Target: c.Target, Rounds: autotune.DefaultRounds},
+			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: autotune.DefaultRounds},
 	}
 }
 

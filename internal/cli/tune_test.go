@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
@@ -81,6 +82,10 @@ func TestTuneCI(t *testing.T) {
 	code, stdout, stderr = tune(t, append(base, "--db", in("b.db"), "--out", in("b.kvb"), "--page", in("b.html"))...)
 	if code != 0 || strings.Contains(stdout, "SLOWER") || !strings.Contains(stdout, "SAME") || !strings.Contains(stderr, "holds no samples") {
 		t.Errorf("the same again: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	command(t, "db", "export", in("a.db"), "--format", "bundle", "-o", in("export.kvb"))
+	if got := command(t, "compare", in("base.kvb"), in("export.kvb")); strings.Count(got, "SAME") != 3 {
+		t.Errorf("the bundle of an export and that of tune differ:\n%s", got)
 	}
 	t.Setenv("KVLOOM_TEST_SCALE", "1.3")
 	code, stdout, stderr = tune(t, "--ci", "--baseline", in("a.db"), "--db", in("c.db"), "--out", in("c.kvb"), "--page", in("c.html"), "--junit", in("c.xml"), "--summary", in("c.md"), "--github")
@@ -221,5 +226,22 @@ func TestShareOfBudget(t *testing.T) {
 		if got := shareOf(budget, tt.spent, tt.i); got != tt.want {
 			t.Errorf("%s: %v, want %v: %s", tt.name, got, tt.want, tt.reason)
 		}
+	}
+}
+
+// An exhaustive search is not ended by what ends others.
+func TestExhaustiveIsWhole(t *testing.T) {
+	spec, err := specs.Model("smollm2-135m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := TuneCmd{Trials: 300, Target: 0.01}
+	tools := &tuneTools{strategy: search.Whole{}, compiler: nvrtctest.Compiler(t)}
+	if o := c.tuner(tools, spec, 0).Options; o.Evaluations != 0 || o.Target != 0 || o.Budget != 0 {
+		t.Errorf("exhaustive: %+v", o)
+	}
+	tools.strategy, c.Budget = search.Default{}, time.Minute
+	if o := c.tuner(tools, spec, 0).Options; o.Evaluations != 300 || o.Target != 0.01 || o.Budget == 0 {
+		t.Errorf("default: %+v; a share of 0 is a budget that is spent", o)
 	}
 }
