@@ -104,11 +104,6 @@ func newSchedule(t *Tuner, dev device.Info, env string, known, relatives []store
 	return s, nil
 }
 
-// planned tells whether a spec has a use for a work.
-func planned(p *plan.Plan, work measure.Work) bool {
-	return slices.ContainsFunc(p.Families, func(fp plan.FamilyPlan) bool { return fp.Family == work.Family() })
-}
-
 // incumbentsOf are the candidates of an earlier choice that the plan still has.
 func incumbentsOf(t *Tuner, work measure.Work, w specs.Workload) (list []int) {
 	fp := t.Plan.Of(work.Family())
