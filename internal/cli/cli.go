@@ -30,6 +30,7 @@ type verbs struct {
 	Explain ExplainCmd `cmd:"" help:"Say why a kernel was chosen for a workload."`
 	Report  ReportCmd  `cmd:"" help:"Write one self-contained HTML page about a trial database."`
 	Audit   AuditCmd   `cmd:"" help:"Check what DropKV's guarantee rests on, on given keys, values and queries."`
+	Quality QualityCmd `cmd:"" help:"Measure which pages each page score selects on given keys, values and queries."`
 	Lab     LabCmd     `cmd:"" help:"Measure search strategies against recorded sweeps, without a GPU."`
 	Demo    DemoCmd    `cmd:"" help:"Run the main job for one model, from spec to result."`
 	Doctor  DoctorCmd  `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvloom/kvloom/internal/quality"
+	"github.com/kvloom/kvloom/internal/reference"
+)
+
+// QualityCmd measures which pages the page scores select on given keys.
+type QualityCmd struct {
+	Files    []string `arg:"" name:"file" help:"safetensors files of one layer each: k and v [KV heads, tokens, dim], q_last [query heads, last positions, dim]."`
+	Scorer   []string `help:"Page scores: exact_lse, page_local, hybrid, shared, quest, mean_key, sink_and_recent." default:"exact_lse,page_local,hybrid,shared,quest,mean_key,sink_and_recent"`
+	Rank     []int    `help:"Ranks of page_local; hybrid and shared get the largest rank within its bytes." default:"1,2,4,8"`
+	Bits     []string `help:"Bits of a basis: 2, 4, 8, 16, or float for no quantisation." default:"4"`
+	PageSize []int    `help:"Tokens a page: 4, 8, 16, 32, 64, 128." default:"16"`
+	Budget   []int    `help:"Budgets, tokens." default:"256,512,1024"`
+	Combine  []string `help:"Rules: share_average, group_max, group_mass, peak_normalised, per_head." default:"share_average"`
+	Queries  int      `help:"Last queries of each head; 0 for all in the file." default:"0"`
+	Sink     int      `help:"First pages always kept, inside the budget." default:"1"`
+	Recent   int      `help:"Last pages always kept, inside the budget." default:"1"`
+	EachFile bool     `help:"Tables of every file before those of the mean."`
+	Markdown bool     `help:"Print the tables as Markdown."`
+	Plot     string   `help:"Write recall.png, recall.svg, pareto.png and pareto.svg into this folder." placeholder:"DIR"`
+}
+
+// qualityBackend says where everything was computed.
+const qualityBackend = "float64 reference"
+
+// qualityReport is what --json prints.
+type qualityReport struct {
+	Backend string           `json:"backend"`
+	Mean    []quality.Row    `json:"mean"`
+	Reports []quality.Report `json:"reports"`
+}
+
+// Run measures the files and prints the mean over them.
+func (c *QualityCmd) Run(ctx *Context) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(ctx.Stderr, "measuring %d file(s) with the %s, on the CPU\n", len(c.Files), qualityBackend)
+	start := time.Now()
+	o.Progress = func(done, total int) {
+		spent := time.Since(start)
+		left := spent / time.Duration(done) * time.Duration(total-done)
+		fmt.Fprintf(ctx.Stderr, "%d of %d KV heads, %s, about %s left\n", done, total, spent.Round(time.Second), left.Round(time.Second))
+	}
+	reports, err := quality.Run(ctx, c.Files, o)
+	if err != nil {
+		return err
+	}
+	out := qualityReport{Backend: qualityBackend, Mean: quality.Mean(reports), Reports: reports}
+	if c.Plot != "" {
+		if err := c.pictures(ctx, out.Mean); err != nil {
+			return err
+		}
+	}
+	if ctx.JSON {
+		return ctx.PrintJSON(out)
+	}
+	c.print(ctx.Stdout, out)
+	return nil
+}
+
+func (c *QualityCmd) options() (quality.Options, error) {
+	o := quality.Options{Ranks: c.Rank, PageSizes: c.PageSize, Budgets: c.Budget, Queries: c.Queries, Sink: c.Sink, Recent: c.Recent}
+	for _, s := range c.Scorer {
+		o.Methods = append(o.Methods, quality.Method(s))
+	}
+	for _, s := range c.Combine {
+		o.Combine = append(o.Combine, reference.Combine(s))
+	}
+	for _, s := range c.Bits {
+		bits, err := strconv.Atoi(s)
+		if s != "float" && (err != nil || bits == 0) {
+			return o, fmt.Errorf("--bits %s; allowed: 2, 4, 8, 16, float", s)
+		}
+		o.Bits = append(o.Bits, bits)
+	}
+	return o, o.Validate()
+}
+
+// print shows the tables, the mean's last.
+func (c *QualityCmd) print(w io.Writer, out qualityReport) {
+	table := quality.Table
+	if c.Markdown {
+		table = quality.Markdown
+	}
+	for _, r := range out.Reports {
+		if !c.EachFile && len(out.Reports) > 1 {
+			break
+		}
+		fmt.Fprintf(w, "%s: %d tokens, %d/%d heads of dim %d,\nlast %d queries a head, %s\n", strings.TrimSuffix(r.File, ".safetensors"), r.Tokens,
+			r.QueryHeads, r.KVHeads, r.HeadDim, r.Queries, out.Backend)
+		table(w, r.Rows)
+		fmt.Fprintln(w)
+	}
+	if len(out.Reports) > 1 {
+		fmt.Fprintf(w, "Mean of %d files, %s\n", len(out.Reports), out.Backend)
+		table(w, out.Mean)
+		fmt.Fprintln(w)
+	}
+	fmt.Fprint(w, `bytes: read for a page and KV head in one step. mass: true attention on the
+chosen pages, worst: of the worst head of a group. recall: of the pages that the
+exact score chooses, kept ones included. error: of the attention output,
+relative. rms: of the page score, nats.
+`)
+}
+
+// pictures draws the mean over the files.
+func (c *QualityCmd) pictures(ctx *Context, rows []quality.Row) error {
+	if err := os.MkdirAll(c.Plot, 0o755); err != nil {
+		return err
+	}
+	for name, draw := range map[string]func(io.Writer, []quality.Row, string) error{"recall": quality.Recall, "pareto": quality.Pareto} {
+		for _, format := range []string{"png", "svg"} {
+			var b bytes.Buffer
+			if err := draw(&b, rows, format); err != nil {
+				return err
+			}
+			path := filepath.Join(c.Plot, name+"."+format)
+			if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+				return err
+			}
+			fmt.Fprintf(ctx.Stderr, "wrote %s\n", path)
+		}
+	}
+	return nil
+}

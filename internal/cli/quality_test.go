@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestQuality runs the verb on the sample: the table fits a terminal and says what computed it, the JSON holds every row, pictures
+// and Markdown are written, wrong flags are named.
+func TestQuality(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "pictures")
+	run := func(args ...string) (string, string, int) {
+		var stdout, stderr bytes.Buffer
+		code := Run(append([]string{"quality", auditSample, "--queries", "2", "--budget", "256", "--rank", "1,4"}, args...), &stdout, &stderr)
+		return stdout.String(), stderr.String(), code
+	}
+	table, talk, code := run("--bits", "4,float", "--plot", folder)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, talk)
+	}
+	for line := range strings.Lines(table) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
+			t.Errorf("wider than 80 columns: %s", line)
+		}
+	}
+	for _, want := range []string{"float64 reference", "page_local r4 i4", "page_local r4 float", "hybrid r12 i4", "shared r16 i4", "quest, max", "mean_key i8", "sink_and_recent"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+	if !strings.Contains(talk, "3 of 3 KV heads") {
+		t.Errorf("no progress in %q", talk)
+	}
+	for name, magic := range map[string]string{"recall.png": "\x89PNG", "pareto.png": "\x89PNG", "recall.svg": "<?xml", "pareto.svg": "<?xml"} {
+		if b, err := os.ReadFile(filepath.Join(folder, name)); err != nil || !bytes.HasPrefix(b, []byte(magic)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	text, talk, code := run("--json", "--combine", "share_average,per_head")
+	var report qualityReport
+	if err := json.Unmarshal([]byte(text), &report); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s", code, err, talk)
+	}
+	if report.Backend != "float64 reference" || len(report.Reports) != 1 || len(report.Mean) != 19 || len(report.Mean) != len(report.Reports[0].Rows) {
+		t.Errorf("%q, %d reports, %d rows", report.Backend, len(report.Reports), len(report.Mean)) // 9 scores x 2 rules + sink_and_recent
+	}
+	if text, _, code := run("--markdown"); code != 0 || !strings.Contains(text, "\n| page_local r4 i4 | 298 | ") {
+		t.Errorf("exit code %d, Markdown\n%s", code, text)
+	}
+	for _, tt := range []struct{ flag, value, want string }{
+		{"--bits", "3", "basis of 3 bits"}, {"--bits", "x", "--bits x"}, {"--scorer", "queste", `"queste" is unknown`}, {"--page-size", "12", "page size 12"},
+	} {
+		if _, talk, code := run(tt.flag, tt.value); code != 1 || !strings.Contains(talk, tt.want) {
+			t.Errorf("%s %s: exit code %d, %s", tt.flag, tt.value, code, talk)
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package quality
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/kvloom/kvloom/internal/reference"
+)
+
+// fitted is a page score fitted to the complete pages of one KV head.
+type fitted struct {
+	Setting
+	reference.PageScorer
+}
+
+// estimates reports whether the score is meant as a log-sum-exp.
+func (f fitted) estimates() bool { return f.Scorer != Quest && f.Scorer != SinkAndRecent }
+
+// fit makes every score that is asked for, from keys [token, dim] of which the first prompt tokens came before the queries.
+func (o Options) fit(keys []float64, prompt, dim, page int) []fitted {
+	complete := len(keys) / dim / page
+	paged := keys[:complete*page*dim]
+	top := 1
+	for _, r := range o.Ranks {
+		top = max(top, r)
+	}
+	summaries := make([]reference.Summary, complete)
+	for j := range summaries {
+		summaries[j] = reference.Summarise(paged[j*page*dim:(j+1)*page*dim], reference.Shape{HeadDim: dim, PageSize: page, Rank: top, BasisBits: 16})
+	}
+	var out []fitted
+	add := func(s Setting, p reference.PageScorer) {
+		s.PageSize = page
+		out = append(out, fitted{s, p})
+	}
+	for _, m := range Methods {
+		if !slices.Contains(o.Methods, m) {
+			continue
+		}
+		switch m {
+		case ExactLSE:
+			add(Setting{Scorer: m}, reference.NewExactLSE(paged, dim, page))
+		case PageLocal:
+			o.forms(func(rank, bits int) {
+				add(Setting{Scorer: m, Rank: rank, Bits: bits, Float: bits == 0}, reference.NewPageLocal(summaries, rank, bits))
+			})
+		case Hybrid, Shared:
+			o.fitShared(m, keys, prompt, summaries, add)
+		case Quest:
+			add(Setting{Scorer: m}, reference.NewQuest(paged, dim, page))
+		case MeanKey:
+			add(Setting{Scorer: m, Bits: 8}, reference.NewMeanKey(summaries, true))
+			if slices.Contains(o.Bits, 0) {
+				add(Setting{Scorer: m, Float: true}, reference.NewMeanKey(summaries, false))
+			}
+		case SinkAndRecent:
+			add(Setting{Scorer: m}, reference.SinkAndRecent{})
+		}
+	}
+	return out
+}
+
+// forms calls f for every rank and width of page_local.
+func (o Options) forms(f func(rank, bits int)) {
+	for _, bits := range o.Bits {
+		for _, rank := range o.Ranks {
+			f(rank, bits)
+		}
+	}
+}
+
+// fitShared adds the shared basis whose bytes come closest below those of each page-local form.
+func (o Options) fitShared(m Method, keys []float64, prompt int, summaries []reference.Summary, add func(Setting, reference.PageScorer)) {
+	page := summaries[0].PageSize
+	if prompt < page {
+		return // nothing was complete before the queries
+	}
+	all := reference.FitShared(keys, prompt, summaries, m == Hybrid)
+	var seen []int
+	o.forms(func(rank, bits int) {
+		if bits == 0 {
+			return // nothing is stored that could be matched
+		}
+		r := all.RankWithin(reference.NewPageLocal(summaries[:1], rank, bits).Bytes())
+		if r == 0 || slices.Contains(seen, r) {
+			return
+		}
+		seen = append(seen, r)
+		add(Setting{Scorer: m, Rank: r, Bits: 4}, all.Cut(r))
+	})
+}
+
+// scores are the page scores of one query's group: [head][page].
+type scores [][]float64
+
+// truth is what is exact about one query position and group.
+type truth struct {
+	exact  scores
+	means  [][][]float64 // [head][page][dim] mean values of the pages under the softmax inside each page
+	out    [][]float64   // [head][dim] dense attention
+	pages  int           // that the position sees
+	full   int           // of them complete
+	budget reference.Budget
+}
+
+// measureHead sums every setting of one KV head and page size over the queries.
+func (l *layer) measureHead(ctx context.Context, head, page int, o Options) []tally {
+	keys := l.keys[head*l.tokens*l.dim : (head+1)*l.tokens*l.dim]
+	scorers := o.fit(keys, l.tokens-l.last, l.dim, page)
+	var tallies []tally
+	queries := l.scored(o.Queries)
+	for i := range queries {
+		if ctx.Err() != nil {
+			return nil
+		}
+		t, q := l.truth(head, l.last-queries+i, page)
+		t.budget = reference.Budget{SinkPages: o.Sink, RecentPages: o.Recent}
+		known := map[exactKey][][]int32{}
+		at := 0
+		for _, f := range scorers {
+			estimate, square := t.estimate(f, q, reference.Logits{Scale: l.scale})
+			for _, rule := range f.rules(o.Combine) {
+				lists := f.values(estimate, rule)
+				for _, budget := range o.Budgets {
+					if at == len(tallies) {
+						s := f.Setting
+						s.Combine, s.Budget = rule, budget
+						tallies = append(tallies, tally{Setting: s, bytes: f.Bytes(), estimates: f.estimates()})
+					}
+					t.budget.Slots = slots(budget, page)
+					tallies[at].measure(t, lists, t.exactLists(known, rule), square)
+					at++
+				}
+			}
+		}
+	}
+	return tallies
+}
+
+// rules are the rules that a score is measured with: group_max stands in for share_average where a score is a bound, and a score
+// that asks nothing of the query has nothing to combine.
+func (f fitted) rules(asked []reference.Combine) []reference.Combine {
+	if f.Scorer == SinkAndRecent {
+		return asked[:1]
+	}
+	var out []reference.Combine
+	for _, c := range asked {
+		if f.Scorer == Quest && c == reference.ShareAverage {
+			c = reference.GroupMax
+		}
+		if !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// values combines estimates: one row of page values a list.
+func (f fitted) values(estimate scores, rule reference.Combine) [][]float64 {
+	if f.Scorer == SinkAndRecent {
+		return estimate[:1]
+	}
+	var out [][]float64
+	for _, rows := range rule.Rows(estimate, len(estimate)) {
+		out = append(out, rule.Values(rows))
+	}
+	return out
+}
+
+// estimate scores the pages for every head of the group; a page that is still filling has its exact score. The second result is
+// the sum over heads and complete pages of the squared error.
+func (t truth) estimate(f fitted, q [][]float64, logits reference.Logits) (scores, float64) {
+	out, square := make(scores, len(q)), 0.0
+	for g := range q {
+		out[g] = slices.Clone(t.exact[g])
+		f.Score(out[g][:t.full], q[g], logits)
+		if f.Scorer == SinkAndRecent {
+			for j := t.full; j < t.pages; j++ {
+				out[g][j] = float64(j)
+			}
+		}
+		for j := range t.full {
+			e := out[g][j] - t.exact[g][j]
+			square += e * e
+		}
+	}
+	return out, square
+}
+
+// exactKey names an exact choice of a position.
+type exactKey struct {
+	perHead bool
+	slots   int
+}
+
+// exactLists are the pages that the exact scores choose within the budget: by share_average, which is the best a list of the whole
+// group can do for its mean mass, or for each query head by itself where the rule is per_head.
+func (t truth) exactLists(known map[exactKey][][]int32, rule reference.Combine) [][]int32 {
+	key := exactKey{rule == reference.PerHead, t.budget.Slots}
+	if lists, ok := known[key]; ok {
+		return lists
+	}
+	if !key.perHead {
+		rule = reference.ShareAverage
+	}
+	for _, rows := range rule.Rows(t.exact, len(t.exact)) {
+		known[key] = append(known[key], t.budget.Choose(rule.Values(rows)))
+	}
+	return known[key]
+}
+
+// truth computes the exact attention of query i of a KV head's group, page by page, and returns the queries.
+func (l *layer) truth(head, i, page int) (truth, [][]float64) {
+	group := l.qHeads / l.kvHeads
+	n := l.tokens - l.last + i + 1 // tokens that the position sees
+	t := truth{pages: slots(n, page), full: n / page}
+	var queries [][]float64
+	logits := make([]float64, page)
+	for g := range group {
+		at := ((head*group+g)*l.last + i) * l.dim
+		q := l.queries[at : at+l.dim]
+		exact, means := make([]float64, t.pages), make([][]float64, t.pages)
+		for j := range exact {
+			first := (head*l.tokens + j*page) * l.dim
+			count := min(page, n-j*page)
+			for k := range count {
+				logits[k] = l.scale * dot(q, l.keys[first+k*l.dim:first+(k+1)*l.dim])
+			}
+			exact[j] = reference.LSE(logits[:count])
+			means[j] = make([]float64, l.dim)
+			for k := range count {
+				axpy(means[j], math.Exp(logits[k]-exact[j]), l.values[first+k*l.dim:first+(k+1)*l.dim])
+			}
+		}
+		t.exact, t.means = append(t.exact, exact), append(t.means, means)
+		t.out = append(t.out, t.attend(g, nil))
+		queries = append(queries, q)
+	}
+	return t, queries
+}
+
+// attend is the attention output of head g over the listed pages alone, renormalised; nil means all.
+func (t truth) attend(g int, pages []int32) []float64 {
+	if pages == nil {
+		for j := range int32(t.pages) {
+			pages = append(pages, j)
+		}
+	}
+	held := make([]float64, len(pages))
+	for i, j := range pages {
+		held[i] = t.exact[g][j]
+	}
+	lse := reference.LSE(held)
+	out := make([]float64, len(t.means[g][0]))
+	for i, j := range pages {
+		axpy(out, math.Exp(held[i]-lse), t.means[g][j])
+	}
+	return out
+}
+
+func dot(a, b []float64) (sum float64) {
+	for i, x := range a {
+		sum += x * b[i]
+	}
+	return sum
+}
+
+func axpy(y []float64, s float64, x []float64) {
+	for i := range y {
+		y[i] += s * x[i]
+	}
+}

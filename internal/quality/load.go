@@ -1,0 +1,92 @@
+package quality
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/internal/tensorfile"
+)
+
+// layer is a file's tensors in float64.
+type layer struct {
+	keys, values, queries []float64 // [kv head, token, dim] twice, [q head, query, dim]
+	kvHeads, qHeads       int
+	tokens, last, dim     int
+	scale                 float64
+}
+
+// scored is how many of the file's queries are measured when so many are asked for; 0: all.
+func (l *layer) scored(asked int) int {
+	if asked == 0 {
+		return l.last
+	}
+	return min(asked, l.last)
+}
+
+func load(path string) (*layer, error) {
+	f, err := tensorfile.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	l := &layer{}
+	var faults []error
+	tensor := func(name string) ([]float64, [3]int) {
+		x, shape, err := decode(f, name)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", path, err))
+		}
+		return x, shape
+	}
+	var k, v, q [3]int
+	l.keys, k = tensor("k")
+	l.values, v = tensor("v")
+	l.queries, q = tensor("q_last")
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	l.kvHeads, l.tokens, l.dim, l.qHeads, l.last = k[0], k[1], k[2], q[0], q[1]
+	switch {
+	case k != v:
+		return nil, fmt.Errorf("%s: k is %v and v %v; both are [KV heads, tokens, dim]", path, k, v)
+	case q[2] != l.dim || l.last > l.tokens || l.last < 1 || l.dim < 1:
+		return nil, fmt.Errorf("%s: q_last is %v for keys %v; it is [query heads, last positions, dim]", path, q, k)
+	case l.kvHeads < 1 || l.qHeads < 1 || l.qHeads%l.kvHeads != 0:
+		return nil, fmt.Errorf("%s: %d query heads over %d KV heads: every KV head serves the same whole number of query heads", path, l.qHeads, l.kvHeads)
+	}
+	l.scale = 1 / math.Sqrt(float64(l.dim))
+	if text, ok := f.Metadata["softmax_scale"]; ok {
+		if l.scale, err = strconv.ParseFloat(text, 64); err != nil {
+			return nil, fmt.Errorf("%s: softmax_scale %q is no number", path, text)
+		}
+	}
+	return l, nil
+}
+
+// decode reads a tensor of three dimensions, all of it finite.
+func decode(f *tensorfile.File, name string) ([]float64, [3]int, error) {
+	t, err := f.Tensor(name)
+	if err != nil {
+		return nil, [3]int{}, err
+	}
+	if len(t.Shape) != 3 {
+		return nil, [3]int{}, fmt.Errorf("tensor %q has %d dimensions, not 3", name, len(t.Shape))
+	}
+	bits, err := t.Bits16()
+	if err != nil {
+		return nil, [3]int{}, err
+	}
+	d := reference.BF16
+	if t.DType == "F16" {
+		d = reference.FP16
+	}
+	out := make([]float64, len(bits))
+	d.Values(out, bits)
+	if slices.ContainsFunc(out, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+		return nil, [3]int{}, fmt.Errorf("tensor %q holds values that are not finite; no mass is defined", name)
+	}
+	return out, [3]int(t.Shape), nil
+}

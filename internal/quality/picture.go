@@ -1,0 +1,173 @@
+package quality
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sort"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// pictured are the rows of one panel: those of the first page size and rule, at one budget, that have a stored form.
+func pictured(rows []Row, budget int) []Row {
+	var out []Row
+	for _, b := range blocks(rows) {
+		if b.page != rows[0].PageSize || b.combine != rows[0].Combine || b.budget != budget {
+			continue
+		}
+		for _, r := range b.rows {
+			if r.Bytes > 0 {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// budgets are those of the rows, ascending.
+func budgets(rows []Row) []int {
+	var out []int
+	for _, r := range rows {
+		if !slices.Contains(out, r.Budget) {
+			out = append(out, r.Budget)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func newPlot(title string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text = title
+	p.X.Label.Text = "bytes read for a page and KV head"
+	p.Y.Label.Text = "recall of the exact-LSE pages, %"
+	p.X.Scale = plot.LogScale{}
+	p.X.Tick.Marker = powersOfTwo{}
+	p.Legend.Top, p.Legend.Left = false, false
+	p.Add(plotter.NewGrid())
+	return p
+}
+
+// powersOfTwo marks 2^n bytes.
+type powersOfTwo struct{}
+
+// Ticks are the powers of two inside the axis.
+func (powersOfTwo) Ticks(low, high float64) []plot.Tick {
+	var out []plot.Tick
+	for x := math.Exp2(math.Ceil(math.Log2(low))); x <= high; x *= 2 {
+		out = append(out, plot.Tick{Value: x, Label: fmt.Sprint(x)})
+	}
+	return out
+}
+
+// Recall draws recall against bytes at the smallest budget of the rows, one line for each kind of page score, in the first page
+// size and combine rule. Format is png or svg.
+func Recall(w io.Writer, rows []Row, format string) error {
+	if len(rows) == 0 {
+		return fmt.Errorf("picture: no rows to draw")
+	}
+	budget := budgets(rows)[0]
+	p := newPlot(fmt.Sprintf("Recall against bytes, pages of %d, budget %d tokens", rows[0].PageSize, budget))
+	kinds := map[string][]Row{}
+	var order []string
+	for _, r := range pictured(rows, budget) {
+		kind := string(r.Scorer)
+		if r.Scorer == PageLocal {
+			kind = fmt.Sprintf("%s i%d", kind, r.Bits)
+		}
+		if kinds[kind] == nil {
+			order = append(order, kind)
+		}
+		kinds[kind] = append(kinds[kind], r)
+	}
+	for i, kind := range order {
+		if err := series(p, kind, i, kinds[kind]); err != nil {
+			return err
+		}
+	}
+	return write(w, p, format)
+}
+
+// Pareto draws for each budget the page scores that no other beats: fewer bytes and at least the recall. Format is png or svg.
+func Pareto(w io.Writer, rows []Row, format string) error {
+	if len(rows) == 0 {
+		return fmt.Errorf("picture: no rows to draw")
+	}
+	p := newPlot(fmt.Sprintf("Pareto front of the page scores, pages of %d", rows[0].PageSize))
+	for i, budget := range budgets(rows) {
+		front := Front(pictured(rows, budget))
+		if err := series(p, fmt.Sprintf("%d tokens", budget), i, front); err != nil {
+			return err
+		}
+		labels := plotter.XYLabels{}
+		for _, r := range front {
+			labels.XYs = append(labels.XYs, plotter.XY{X: r.Bytes, Y: 100 * r.Recall})
+			labels.Labels = append(labels.Labels, r.Name())
+		}
+		if i > 0 || len(front) == 0 {
+			continue // one budget's names are enough: the fronts hold much the same
+		}
+		names, err := plotter.NewLabels(labels)
+		if err != nil {
+			return fmt.Errorf("picture: %w", err)
+		}
+		names.Offset.Y = vg.Points(-12)
+		p.Add(names)
+	}
+	return write(w, p, format)
+}
+
+// Front keeps the rows that no other row beats in bytes and recall, by bytes.
+func Front(rows []Row) []Row {
+	sorted := slices.Clone(rows)
+	sort.SliceStable(sorted, func(i, j int) bool {
+		a, b := sorted[i], sorted[j]
+		return a.Bytes < b.Bytes || a.Bytes == b.Bytes && a.Recall > b.Recall
+	})
+	var front []Row
+	for _, r := range sorted {
+		if len(front) == 0 || r.Recall > front[len(front)-1].Recall {
+			front = append(front, r)
+		}
+	}
+	return front
+}
+
+// series adds points joined by a line, by bytes.
+func series(p *plot.Plot, name string, i int, rows []Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	points := plotter.XYs{}
+	for _, r := range rows {
+		points = append(points, plotter.XY{X: r.Bytes, Y: 100 * r.Recall})
+	}
+	sort.Slice(points, func(i, j int) bool { return points[i].X < points[j].X })
+	line, dots, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return fmt.Errorf("picture of %s: %w", name, err)
+	}
+	line.Color, dots.Color = plotutil.Color(i), plotutil.Color(i)
+	line.Width, dots.Shape = vg.Points(1.5), draw.CircleGlyph{}
+	p.Add(line, dots)
+	p.Legend.Add(name, line, dots)
+	return nil
+}
+
+func write(w io.Writer, p *plot.Plot, format string) error {
+	p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.6 // room for the names
+	p.Y.Min, p.Y.Max = p.Y.Min-2, p.Y.Max+1
+	p.Legend.XOffs = vg.Points(-8)
+	picture, err := p.WriterTo(8*vg.Inch, 5*vg.Inch, format)
+	if err != nil {
+		return fmt.Errorf("picture: %w", err)
+	}
+	_, err = picture.WriteTo(w)
+	return err
+}

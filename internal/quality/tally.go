@@ -1,0 +1,101 @@
+package quality
+
+import (
+	"math"
+	"slices"
+
+	"github.com/kvloom/kvloom/internal/reference"
+)
+
+// tally sums one setting's measurements.
+type tally struct {
+	Setting
+	bytes                      float64
+	estimates                  bool
+	mass, worst, recall, error float64
+	square                     float64 // of score errors
+	pages                      float64 // scores that square is a sum of
+	n                          float64 // (query, KV head) pairs, each of weight 1
+}
+
+// measure adds one query and KV head: values are one row a list, exact the lists that exact scores choose.
+func (t *tally) measure(truth truth, values [][]float64, exact [][]int32, square float64) {
+	group := len(truth.exact)
+	var lists [][]int32
+	var recall float64
+	for i, v := range values {
+		list := truth.budget.Choose(v)
+		lists = append(lists, list)
+		recall += common(list, exact[i])
+	}
+	worst, mass, off := math.Inf(1), 0.0, 0.0
+	for g := range group {
+		list := lists[g*len(lists)/group]
+		m := reference.RetainedMass(truth.exact[g], list)
+		mass += m
+		worst = min(worst, m)
+		off += reference.RelativeError(truth.attend(g, list), truth.out[g])
+	}
+	t.mass += mass / float64(group)
+	t.worst += worst
+	t.recall += recall / float64(len(lists))
+	t.error += off / float64(group)
+	t.square += square
+	t.pages += float64(group * truth.full)
+	t.n++
+}
+
+// common is the share of want's pages that are in got.
+func common(got, want []int32) float64 {
+	hits := 0
+	for _, j := range want {
+		if _, ok := slices.BinarySearch(got, j); ok {
+			hits++
+		}
+	}
+	return float64(hits) / float64(len(want))
+}
+
+// add joins the sums of another KV head.
+func (t *tally) add(u tally) {
+	t.mass += u.mass
+	t.worst += u.worst
+	t.recall += u.recall
+	t.error += u.error
+	t.square += u.square
+	t.pages += u.pages
+	t.n += u.n
+}
+
+// row is the mean.
+func (t tally) row() Row {
+	r := Row{Setting: t.Setting, Bytes: t.bytes, Mass: t.mass / t.n, Worst: t.worst / t.n, Recall: t.recall / t.n, Error: t.error / t.n}
+	if t.estimates {
+		rms := math.Sqrt(t.square / t.pages)
+		r.RMS = &rms
+	}
+	return r
+}
+
+// addRow adds a file's row, of weight 1 like every other.
+func (t *tally) addRow(r Row) {
+	t.add(tally{mass: r.Mass, worst: r.Worst, recall: r.Recall, error: r.Error, n: 1})
+	t.bytes += r.Bytes
+	if r.RMS != nil {
+		t.estimates = true
+		t.square += *r.RMS
+	}
+}
+
+// mean is the mean over the rows that were added.
+func (t tally) mean() Row {
+	rms := t.square / t.n
+	estimates := t.estimates
+	t.estimates = false
+	r := t.row()
+	r.Bytes = t.bytes / t.n
+	if estimates {
+		r.RMS = &rms
+	}
+	return r
+}
