@@ -108,7 +108,8 @@ func TestGoFile(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"Open", "Load", "NewPageSummaryArgs", "PageSummary", "NewPageScoreArgs", "PageScore", "NewPageSelectArgs", "PageSelect", "NewPageAttendArgs", "PageAttend", "SummaryBytes"}
+	want := []string{"Budget", "Open", "Load", "NewPageSummaryArgs", "PageSummary", "NewPageScoreArgs", "PageScore", "NewPageSelectArgs", "PageSelect", "NewPageAttendArgs", "PageAttend",
+		"NewDropObserveArgs", "DropObserve", "NewDropScoreArgs", "DropScore", "NewDropPoolArgs", "DropPool", "NewDropSelectArgs", "DropSelect", "NewDropCompactArgs", "DropCompact", "SummaryBytes"}
 	if diff := cmp.Diff(want, functions); diff != "" {
 		t.Errorf("functions (-want +got):\n%s", diff)
 	}

@@ -11,12 +11,14 @@ import (
 type dropObserveShape struct {
 	form                         Form
 	warps, slice, stages, blocks int
+	cluster                      int // splits that merge through distributed shared memory
 }
 
 var dropObserveShapes = []dropObserveShape{
-	{Hopper, 8, 16, 3, 1}, {Hopper, 8, 16, 2, 1}, {Hopper, 8, 32, 2, 1}, {Hopper, 4, 16, 3, 2}, {Hopper, 4, 32, 2, 2}, {Hopper, 8, 16, 4, 1}, {Hopper, 4, 16, 4, 1},
-	{Hopper, 4, 16, 2, 1}, {Hopper, 4, 16, 1, 1},
-	{Portable, 8, 16, 2, 1}, {Portable, 4, 16, 2, 1}, {Portable, 4, 32, 1, 1}, {Portable, 8, 16, 1, 1}, {Portable, 4, 16, 1, 1}, {Portable, 4, 16, 2, 2},
+	{Hopper, 8, 16, 3, 1, 4}, {Hopper, 8, 16, 2, 1, 4}, {Hopper, 8, 32, 2, 1, 4}, {Hopper, 8, 16, 4, 1, 4}, {Hopper, 8, 16, 3, 1, 2}, {Hopper, 8, 16, 3, 1, 8},
+	{Hopper, 4, 16, 3, 2, 4}, {Hopper, 4, 32, 2, 2, 4}, {Hopper, 8, 16, 3, 1, 1}, {Hopper, 8, 16, 4, 1, 1}, {Hopper, 4, 16, 3, 2, 1}, {Hopper, 4, 16, 4, 1, 4},
+	{Hopper, 4, 16, 2, 1, 4}, {Hopper, 4, 16, 1, 1, 4},
+	{Portable, 8, 16, 2, 1, 1}, {Portable, 4, 16, 2, 1, 1}, {Portable, 4, 32, 1, 1, 1}, {Portable, 8, 16, 1, 1, 1}, {Portable, 4, 16, 1, 1, 1}, {Portable, 4, 16, 2, 2, 1},
 }
 
 // dropObserveSizes mirrors drop::ObserveShape of drop_observe.cuh.
@@ -34,7 +36,7 @@ func newDropObserveSizes(s *specs.Spec, shape dropObserveShape) dropObserveSizes
 	z.rowBlocks = (rows + blockRows - 1) / blockRows
 	stage := z.groups * shape.slice * ((2*d+63)/128*128 + 64 + 2*d + 16)
 	z.bytes = shape.stages * stage
-	if z.groups > 1 {
+	if z.groups > 1 || shape.cluster > 1 {
 		z.bytes = max(z.bytes, z.rowWarps*(d/2+4)*32*4)
 	}
 	z.partFloats = blockRows * (d + 2)
@@ -43,11 +45,16 @@ func newDropObserveSizes(s *specs.Spec, shape dropObserveShape) dropObserveSizes
 
 func planDropObserve(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropObserve, Cost: dropObserveCost(s)}
+	seen := map[string]bool{}
 	for _, shape := range dropObserveShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
 		c := dropObserveCandidate(s, t, shape)
+		if seen[c.ID()] {
+			continue // keydiff has neither tiles nor clusters
+		}
+		seen[c.ID()] = true
 		if reason := dropObserveRefusal(s, t, shape, c); reason != "" {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})
 			continue
@@ -80,12 +87,13 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 	c := Candidate{
 		Family: DropObserve, Form: shape.form, Arch: dropArch(shape.form, t),
 		Key:       dropKey(s),
-		Params:    []Param{{"warps", shape.warps}, {"slice", shape.slice}, {"stages", shape.stages}, {"blocks", shape.blocks}},
+		Params:    []Param{{"warps", shape.warps}, {"slice", shape.slice}, {"stages", shape.stages}, {"blocks", shape.blocks}, {"cluster", shape.cluster}},
 		Entry:     string(DropObserve),
 		MinBlocks: shape.blocks,
 	}
 	if s.DropKV.Rule == "keydiff" {
 		splits := max(t.SMs*shape.blocks/s.Attention.KVHeads, 1)
+		c.Params = []Param{{"warps", shape.warps}, {"blocks", shape.blocks}}
 		c.Header, c.Kernel = "kernels/drop_keydiff.cuh", "kvloom::drop_keydiff_anchor"
 		c.Constants = []Constant{
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
@@ -103,7 +111,8 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 		return c
 	}
 	z := newDropObserveSizes(s, shape)
-	splits := max(t.SMs*shape.blocks/(s.Attention.KVHeads*z.rowBlocks), 1)
+	// Whole clusters of splits, and no more blocks than an SM each where heads are few enough.
+	splits := max(t.SMs*shape.blocks/(s.Attention.KVHeads*z.rowBlocks)/shape.cluster, 1) * shape.cluster
 	parts := 2
 	if s.DropKV.Precision == "fast" {
 		parts = 1
@@ -122,6 +131,7 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 		{"kSlice", fmt.Sprint(shape.slice)},
 		{"kStages", fmt.Sprint(shape.stages)},
 		{"kParts", fmt.Sprint(parts)},
+		{"kCluster", fmt.Sprint(shape.cluster)},
 		{"kDependent", fmt.Sprint(dependent)},
 	}
 	c.Geometry = launch.Geometry{
@@ -130,9 +140,9 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 			{Of: []launch.Quantity{launch.KVHeads}, Times: int64(z.rowBlocks), Per: 1},
 			launch.Each(launch.Batch),
 		},
-		Block: 32 * z.rowWarps * z.groups, Cluster: 1, DynamicShared: z.bytes, Dependent: dependent,
+		Block: 32 * z.rowWarps * z.groups, Cluster: shape.cluster, DynamicShared: z.bytes, Dependent: dependent,
 		// One record a KV head and block of rows: a counter, and what each split adds.
-		Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(z.rowBlocks) * (256 + 4*int64(splits)*int64(z.partFloats)), Per: 1}},
+		Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(z.rowBlocks) * (256 + 4*int64(splits/shape.cluster)*int64(z.partFloats)), Per: 1}},
 	}
 	return c
 }

@@ -2,12 +2,13 @@
 // output, for engines whose prefill does not hand them over.
 //
 // Rows of the window (group x window) are the M dimension, 16 a warp; up to kRowWarps warps share a tile of K and V in shared memory,
-// and kGroups groups of such warps take parts of it. Splits over the prompt merge in the workspace: the last block of a head adds them
-// in order, so results repeat bit for bit. P is split into kParts 16-bit parts, so that outputs have more digits than the cache.
+// and kGroups groups of such warps take parts of it. Splits over the prompt merge through distributed shared memory where they are one
+// cluster, and in the workspace, where the last block of a head adds them in order, so results repeat bit for bit. P is split into kParts 16-bit parts, so that outputs have more digits than the cache.
 #pragma once
 
 #include "kvloom/drop/tile_rows.cuh"
 #include "kvloom/ptx/async_copy.cuh"
+#include "kvloom/ptx/cluster.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 #include "kvloom/ptx/exp2.cuh"
 #include "kvloom/ptx/ldmatrix.cuh"
@@ -17,7 +18,7 @@ namespace kvloom {
 namespace drop {
 
 // Sizes that the kernel and its plan share.
-template <int HEAD_DIM, int WINDOW, int GROUP, int kRowWarps, int kGroups, int kSlice, int kStages>
+template <int HEAD_DIM, int WINDOW, int GROUP, int kRowWarps, int kGroups, int kSlice, int kStages, int kCluster>
 struct ObserveShape {
   static constexpr int kRows = WINDOW * GROUP;
   static constexpr int kBlockRows = 16 * kRowWarps;
@@ -28,7 +29,7 @@ struct ObserveShape {
   static constexpr int kValueBytes = 2 * HEAD_DIM + 16;                      // so do the rows of an ldmatrix
   static constexpr int kStageBytes = kTokens * (kKeyBytes + kValueBytes);
   static constexpr int kWords = HEAD_DIM / 2 + 4;                            // of a lane's state
-  static constexpr int kSlabBytes = kGroups > 1 ? kRowWarps * kWords * 32 * 4 : 0;
+  static constexpr int kSlabBytes = kGroups > 1 || kCluster > 1 ? kRowWarps * kWords * 32 * 4 : 0;
   static constexpr int kBytes = kStages * kStageBytes > kSlabBytes ? kStages * kStageBytes : kSlabBytes;
   static constexpr int kPartFloats = kBlockRows * (HEAD_DIM + 2);            // of a split: O, then peak and sum of each row
 };
@@ -107,7 +108,7 @@ struct RowState {
     }
   }
 
-  // Puts the state into a slab [word][lane], and adds one from there.
+  // Puts the state into a slab [word][lane]; adds one whose word a lane gets by its index.
   __device__ __forceinline__ void store(float* slab) const {
     float* const at = slab + threadIdx.x % 32;
 #pragma unroll
@@ -117,20 +118,20 @@ struct RowState {
 #pragma unroll
     for (int r = 0; r < 2; ++r) at[(HEAD_DIM / 2 + r) * 32] = peak[r], at[(HEAD_DIM / 2 + 2 + r) * 32] = sum[r];
   }
-  __device__ __forceinline__ void merge(const float* slab) {
-    const float* const at = slab + threadIdx.x % 32;
+  template <class Load>
+  __device__ __forceinline__ void merge(Load word) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float other = at[(HEAD_DIM / 2 + r) * 32];
+      const float other = word(HEAD_DIM / 2 + r);
       const float top = fmaxf(peak[r], other);
       const float theirs = weight(other, top);
       rescale(r, weight(peak[r], top));
       peak[r] = top;
-      sum[r] = fmaf(at[(HEAD_DIM / 2 + 2 + r) * 32], theirs, sum[r]);
+      sum[r] = fmaf(word(HEAD_DIM / 2 + 2 + r), theirs, sum[r]);
 #pragma unroll
       for (int i = 0; i < HEAD_DIM / 8; ++i)
 #pragma unroll
-        for (int j = 2 * r; j < 2 * r + 2; ++j) o[i][j] = fmaf(at[(4 * i + j) * 32], theirs, o[i][j]);
+        for (int j = 2 * r; j < 2 * r + 2; ++j) o[i][j] = fmaf(word(4 * i + j), theirs, o[i][j]);
     }
   }
 };
@@ -149,12 +150,13 @@ __device__ __forceinline__ void copy_tile(const Tokens<PAGE>& tokens, const Head
 
 }  // namespace drop
 
-// O: the type of outputs: f32, or the cache's (fast). kSlice: tokens of a tile that a group takes, 16 or 32.
+// O: the type of outputs: f32, or the cache's (fast). kSlice: tokens of a tile that a group takes, 16 or 32. kCluster: splits that
+// merge before they go to the workspace.
 template <int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, typename O, bool SOFTCAP, int kRowWarps, int kGroups, int kSlice,
-          int kStages, int kParts, bool kDependent>
+          int kStages, int kParts, int kCluster, bool kDependent>
 __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   using namespace drop;
-  using S = ObserveShape<HEAD_DIM, WINDOW, GROUP, kRowWarps, kGroups, kSlice, kStages>;
+  using S = ObserveShape<HEAD_DIM, WINDOW, GROUP, kRowWarps, kGroups, kSlice, kStages, kCluster>;
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM >= 64 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert(WINDOW >= 1 && WINDOW <= 64 && GROUP >= 1 && GROUP <= 64, "windows and groups are 1 to 64");
   static_assert(kSlice == 16 || kSlice == 32, "a lane of a warp knows of each token of its slice whether it exists");
@@ -168,7 +170,8 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   const Tokens<PAGE> tokens(args.cache, request, length_of<PAGE>(args.cache, request));
   const HeadRows<T> k = keys_of<T>(args.cache, kv_head), v = values_of<T>(args.cache, kv_head);
   const int tiles = tokens.length / S::kTokens + (tokens.length % S::kTokens != 0);
-  const int blocks = min(static_cast<int>(gridDim.x), max(tiles, 1));
+  // Whole clusters: those without a tile leave together.
+  const int blocks = min(static_cast<int>(gridDim.x), (max(tiles, 1) + kCluster - 1) / kCluster * kCluster);
   if (static_cast<int>(blockIdx.x) >= blocks) return;
   const int begin = static_cast<int>(static_cast<int64_t>(tiles) * blockIdx.x / blocks);
   const int end = static_cast<int>(static_cast<int64_t>(tiles) * (blockIdx.x + 1) / blocks);
@@ -238,9 +241,26 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
       __syncthreads();
       if (group == other) state.store(slab);
       __syncthreads();
-      if (group == 0) state.merge(slab);
+      if (group == 0) state.merge([&](int i) { return slab[i * 32 + lane]; });
     }
   }
+  if constexpr (kCluster > 1) {
+    ptx::wait_copies<0>();
+    __syncthreads();
+    float* const slab = reinterpret_cast<float*>(shared) + row_warp * S::kWords * 32;
+    const uint32_t rank = ptx::cluster_rank<kCluster>();
+    if (group == 0 && rank > 0) state.store(slab);
+    ptx::cluster_sync<kCluster>();
+    if (group == 0 && rank == 0) {
+      for (int r = 1; r < kCluster; ++r) {
+        const uint32_t theirs = ptx::map_to_rank(ptx::shared_address(slab + lane), r);
+        state.merge([&](int i) { return __uint_as_float(ptx::load_cluster_word(theirs + i * 128)); });
+      }
+    }
+    ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
+    if (rank > 0) return;
+  }
+  const int part_index = blockIdx.x / kCluster, parts_used = blocks / kCluster;
 
   const auto finish = [&](int row, int dim, float2 o, float peak, float sum) {  // row of the block
     const int of = first_row + row;
@@ -254,10 +274,10 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   };
   constexpr int kCounterWords = 64;
   uint32_t* const counter = args.workspace + (static_cast<int64_t>(request) * gridDim.y + blockIdx.y) *
-                                                 (kCounterWords + static_cast<int64_t>(gridDim.x) * S::kPartFloats);
+                                                 (kCounterWords + static_cast<int64_t>(gridDim.x / kCluster) * S::kPartFloats);
   float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [split][kPartFloats]
   if (group == 0) {
-    float* const part = parts + static_cast<int64_t>(blockIdx.x) * S::kPartFloats;
+    float* const part = parts + static_cast<int64_t>(part_index) * S::kPartFloats;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = row_warp * 16 + lane / 4 + 8 * r;
@@ -265,21 +285,21 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
       for (int i = 0; i < HEAD_DIM / 8; ++i) {
         const int dim = 8 * i + lane % 4 * 2;
         const float2 o = make_float2(state.o[i][2 * r], state.o[i][2 * r + 1]);
-        if (blocks == 1) {
+        if (parts_used == 1) {
           finish(row, dim, o, state.peak[r], state.sum[r]);
         } else {
           *reinterpret_cast<float2*>(part + row * HEAD_DIM + dim) = o;
         }
       }
-      if (blocks > 1 && lane % 4 == 0)
+      if (parts_used > 1 && lane % 4 == 0)
         *reinterpret_cast<float2*>(part + S::kBlockRows * HEAD_DIM + 2 * row) = make_float2(state.peak[r], state.sum[r]);
     }
   }
-  if (blocks == 1) return;
+  if (parts_used == 1) return;
 
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(blocks - 1);
+  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(parts_used - 1);
   __syncthreads();
   if (!is_last) return;
   __threadfence();
@@ -291,9 +311,9 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
     float peak = minus_infinity(), sum = 0.0f;
     float2 o = make_float2(0.0f, 0.0f);
 #pragma unroll 8
-    for (int i = 0; i < blocks; ++i) peak = fmaxf(peak, stats(i).x);
+    for (int i = 0; i < parts_used; ++i) peak = fmaxf(peak, stats(i).x);
 #pragma unroll 8
-    for (int i = 0; i < blocks; ++i) {
+    for (int i = 0; i < parts_used; ++i) {
       const float2 theirs = stats(i);
       const float w = RowState<HEAD_DIM, T>::weight(theirs.x, peak);
       const float2 x = __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + row * HEAD_DIM + dim));
@@ -304,7 +324,7 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
     finish(row, dim, o, peak, sum);
   }
   __syncthreads();  // the workspace is left zeroed
-  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(blocks) * S::kPartFloats / 2; i += S::kThreads)
+  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(parts_used) * S::kPartFloats / 2; i += S::kThreads)
     reinterpret_cast<float2*>(parts)[i] = make_float2(0.0f, 0.0f);
   if (threadIdx.x == 0) *counter = 0;
 }

@@ -173,17 +173,21 @@ struct Scorer {
         if constexpr (RULE == Rule::kValueNorm) term = p * v_norm[i / 2];
         if constexpr (RULE == Rule::kDropKV) {
           const bool dominant = visible && p > 0.5f;
+          float rest = 1.0f - p;
           float distance = fmaf(-2.0f * row.unscale, d[i], row.norm + v_norm[i / 2]);
           distance = distance < 0.0f ? 0.0f : distance;
           uint32_t asking = __ballot_sync(kFullWarp, dominant);
-          while (asking) {
-            const int who = __ffs(asking) - 1;
-            asking &= asking - 1;
-            const float found = direct_distance(8 * first + __shfl_sync(kFullWarp, column, who), __shfl_sync(kFullWarp, at, who));
-            const float least = output_epsilon<A>() * output_epsilon<A>() * row.norm;
-            if (who == lane) distance = found < least ? least : found;
+          if (asking) {
+            if (dominant) rest = -expm1f(x);
+            do {
+              const int who = __ffs(asking) - 1;
+              asking &= asking - 1;
+              const float found = direct_distance(8 * first + __shfl_sync(kFullWarp, column, who), __shfl_sync(kFullWarp, at, who));
+              const float least = output_epsilon<A>() * output_epsilon<A>() * row.norm;
+              if (who == lane) distance = found < least ? least : found;
+            } while (asking);
           }
-          const float weight = p / ((dominant ? -expm1f(x) : 1.0f - p) + args.eps);
+          const float weight = __fdividef(p, rest + args.eps);
           term = weight * weight * distance;
         }
         if (visible) sum[i / 2] += term;
