@@ -93,7 +93,7 @@ func choose(trials []store.Trial) (Choice, bool) {
 // first in each, with the times to go by.
 func tiedOf(right []store.Trial) (tied, all []store.Trial) {
 	leaders, _ := contested(right)
-	if len(leaders) == 0 {
+	if len(leaders) == 0 || outrun(leaders, right[0]) {
 		fastest := right[0]
 		return slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool { return t.LoUS > fastest.HiUS }), nil
 	}
@@ -112,6 +112,22 @@ func tiedOf(right []store.Trial) (tied, all []store.Trial) {
 	}
 	return tied, all
 }
+
+// outrun tells that a trial was measured after a contest and is so much faster than all of it that no drift explains it.
+func outrun(leaders []store.Trial, t store.Trial) bool {
+	if len(t.Windows) > 0 {
+		return false // it was in a contest, and maybe failed there
+	}
+	for _, l := range leaders {
+		if l.Candidate.ID() == t.Candidate.ID() || t.HiUS > outrunShare*l.LoUS {
+			return false
+		}
+	}
+	return true
+}
+
+// outrunShare is far below what clocks drift by.
+const outrunShare = 0.9
 
 // fixedOrder puts the default first, then forms and parameters in ascending order: nothing that varies between runs.
 func fixedOrder(a, b store.Trial) int {

@@ -52,7 +52,7 @@ func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err e
 	if err != nil || len(leaders) < 2 {
 		return false, err
 	}
-	id := contestID(leaders)
+	id := contestID(s.out.Device.UUID, leaders)
 	for round := range s.Options.Rounds {
 		for i := range leaders {
 			t := &leaders[(i+round)%len(leaders)] // each is first in turn
@@ -178,9 +178,9 @@ func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial 
 	return leaders
 }
 
-// contestID is the same for the same leaders, in whatever order.
-func contestID(leaders []store.Trial) string {
-	var ids []string
+// contestID is the same for the same leaders on one board, in whatever order: rounds of two boards are no pairs.
+func contestID(board string, leaders []store.Trial) string {
+	ids := []string{board}
 	for _, t := range leaders {
 		ids = append(ids, t.ID())
 	}

@@ -90,7 +90,8 @@ func TestContested(t *testing.T) {
 		{"too few rounds to be sure", "two rounds prove nothing: tied", []store.Trial{mk(4, 9, false, rounds(9, 2)...), mk(2, 10, true, rounds(10, 2)...)}, 2, 2},
 		{"one round is none", "it falls back on the intervals", []store.Trial{mk(4, 9, false, rounds(10, 1)...), mk(2, 10, true, rounds(9, 1)...)}, 4, 1},
 		{"failed in the contest", "a leader that fails when measured again is no choice", []store.Trial{mk(8, 1, false, failing...), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 4, 1},
-		{"others stay out", "a trial that was not in the contest does not win by its first window", []store.Trial{mk(8, 1, false), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 4, 1},
+		{"much faster since", "one that was measured after the contest, and is surely faster than all of it, wins without", []store.Trial{mk(8, 1, false), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 8, 1},
+		{"others stay out", "a trial that was not in the contest does not win by a few percent of its first window", []store.Trial{mk(8, 12.9, false), mk(4, 9, false, rounds(9, 10)...), mk(2, 10, true, rounds(10, 10)...)}, 4, 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestLeaders(t *testing.T) {
 	if len(leaders) != leadersMost+1 || !leaders[leadersMost].Default || leaders[0].MedianUS != 10 {
 		t.Errorf("%d leaders, the first %g us, the last the default: %v", len(leaders), leaders[0].MedianUS, leaders[len(leaders)-1].Default)
 	}
-	if len(leaders) > 0 && contestID(leaders) != contestID([]store.Trial{leaders[5], leaders[0], leaders[1], leaders[2], leaders[3], leaders[4]}) {
+	if len(leaders) > 0 && contestID("b", leaders) != contestID("b", []store.Trial{leaders[5], leaders[0], leaders[1], leaders[2], leaders[3], leaders[4]}) {
 		t.Error("the order of leaders changes the contest")
 	}
 }
