@@ -16,7 +16,7 @@ import (
 
 // QualityCmd measures which pages the page scores select on given keys.
 type QualityCmd struct {
-	Files    []string `arg:"" name:"file" help:"safetensors files of one layer each: k and v [KV heads, tokens, dim], q_last [query heads, last positions, dim]."`
+	Files    []string `arg:"" name:"file" help:"safetensors files of one layer each: k and v [KV heads, tokens, dim], q_last [query heads, last positions, dim]; or folders with k.npy, v.npy and q_last.npy."`
 	Scorer   []string `help:"Page scores: exact_lse, page_local, hybrid, shared, quest, mean_key, sink_and_recent." default:"exact_lse,page_local,hybrid,shared,quest,mean_key,sink_and_recent"`
 	Rank     []int    `help:"Ranks of page_local; hybrid and shared get the largest rank within its bytes." default:"1,2,4,8"`
 	Bits     []string `help:"Bits of a basis: 2, 4, 8, 16, or float for no quantisation." default:"4"`

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -27,15 +29,40 @@ func (l *layer) scored(asked int) int {
 	return min(asked, l.last)
 }
 
-func load(path string) (*layer, error) {
+// source reads one named tensor of a file or folder.
+type source func(name string) ([]float64, [3]int, error)
+
+// open opens a safetensors file, or a folder with k.npy, v.npy and q_last.npy, which has no metadata.
+func open(path string) (source, map[string]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read tensors: %w", err)
+	}
+	if info.IsDir() {
+		return func(name string) ([]float64, [3]int, error) {
+			a, err := tensorfile.ReadNPY(filepath.Join(path, name+".npy"))
+			if err != nil {
+				return nil, [3]int{}, err
+			}
+			return checked(name, a.Data, a.Shape)
+		}, nil, nil
+	}
 	f, err := tensorfile.Read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(name string) ([]float64, [3]int, error) { return decode(f, name) }, f.Metadata, nil
+}
+
+func load(path string) (*layer, error) {
+	read, metadata, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	l := &layer{}
 	var faults []error
 	tensor := func(name string) ([]float64, [3]int) {
-		x, shape, err := decode(f, name)
+		x, shape, err := read(name)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", path, err))
 		}
@@ -58,7 +85,7 @@ func load(path string) (*layer, error) {
 		return nil, fmt.Errorf("%s: %d query heads over %d KV heads: every KV head serves the same whole number of query heads", path, l.qHeads, l.kvHeads)
 	}
 	l.scale = 1 / math.Sqrt(float64(l.dim))
-	if text, ok := f.Metadata["softmax_scale"]; ok {
+	if text, ok := metadata["softmax_scale"]; ok {
 		if l.scale, err = strconv.ParseFloat(text, 64); err != nil {
 			return nil, fmt.Errorf("%s: softmax_scale %q is no number", path, text)
 		}
@@ -66,14 +93,11 @@ func load(path string) (*layer, error) {
 	return l, nil
 }
 
-// decode reads a tensor of three dimensions, all of it finite.
+// decode reads a tensor of a safetensors file.
 func decode(f *tensorfile.File, name string) ([]float64, [3]int, error) {
 	t, err := f.Tensor(name)
 	if err != nil {
 		return nil, [3]int{}, err
-	}
-	if len(t.Shape) != 3 {
-		return nil, [3]int{}, fmt.Errorf("tensor %q has %d dimensions, not 3", name, len(t.Shape))
 	}
 	bits, err := t.Bits16()
 	if err != nil {
@@ -85,8 +109,16 @@ func decode(f *tensorfile.File, name string) ([]float64, [3]int, error) {
 	}
 	out := make([]float64, len(bits))
 	d.Values(out, bits)
-	if slices.ContainsFunc(out, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+	return checked(name, out, t.Shape)
+}
+
+// checked demands three dimensions and finite values.
+func checked(name string, x []float64, shape []int) ([]float64, [3]int, error) {
+	if len(shape) != 3 {
+		return nil, [3]int{}, fmt.Errorf("tensor %q has %d dimensions, not 3", name, len(shape))
+	}
+	if slices.ContainsFunc(x, func(e float64) bool { return math.IsNaN(e) || math.IsInf(e, 0) }) {
 		return nil, [3]int{}, fmt.Errorf("tensor %q holds values that are not finite; no mass is defined", name)
 	}
-	return out, [3]int(t.Shape), nil
+	return x, [3]int(shape), nil
 }

@@ -147,8 +147,9 @@ type Report struct {
 	Rows       []Row  `json:"rows"`
 }
 
-// Run measures files, each with tensors k and v [KV heads, tokens, dim] and q_last [query heads, last positions, dim], of BF16 or
-// F16. Metadata softmax_scale replaces 1/sqrt(dim).
+// Run measures safetensors files, each with tensors k and v [KV heads, tokens, dim] and q_last [query heads, last positions, dim], of
+// BF16 or F16. Metadata softmax_scale replaces 1/sqrt(dim). A folder with k.npy, v.npy and q_last.npy of those shapes will do as well;
+// bytes are those of a 16-bit cache all the same.
 func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err

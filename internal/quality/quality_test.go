@@ -3,7 +3,9 @@ package quality
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -314,5 +316,40 @@ func TestPictures(t *testing.T) {
 	}
 	if err := Recall(&bytes.Buffer{}, nil, "png"); err == nil {
 		t.Error("a picture of nothing is no error")
+	}
+}
+
+// TestArrays: a folder of .npy files gives what the safetensors file gives.
+func TestArrays(t *testing.T) {
+	l, err := load(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for name, x := range map[string][]float64{"k": l.keys, "v": l.values, "q_last": l.queries} {
+		shape := "(3, 1024, 64)"
+		if name == "q_last" {
+			shape = "(9, 16, 64)"
+		}
+		header := "{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + ", }\n"
+		data := append([]byte("\x93NUMPY\x01\x00"), byte(len(header)), 0)
+		data = append(data, header...)
+		for _, v := range x {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(v)))
+		}
+		if err := os.WriteFile(filepath.Join(folder, name+".npy"), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := options()
+	o.Queries, o.Ranks = 2, []int{4}
+	if diff := cmp.Diff(run(t, o, sample)[0].Rows, run(t, o, folder)[0].Rows); diff != "" {
+		t.Errorf("safetensors -, arrays +:\n%s", diff)
+	}
+	if err := os.Remove(filepath.Join(folder, "v.npy")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(context.Background(), []string{folder}, o); err == nil || !strings.Contains(err.Error(), "v.npy") {
+		t.Errorf("without v.npy: %v", err)
 	}
 }
