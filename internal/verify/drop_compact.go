@@ -174,11 +174,25 @@ func (r *compactRun) prepare(a *Arena, rng *rand.Rand) error {
 	if r.target.cache.BlockTable != 0 {
 		r.args.Table = r.newTable.Ptr()
 	}
+	if !r.inPlace { // a cache that was compacted before: a token's position is not its index
+		old := make([]int32, batch*heads*r.slots)
+		for i := range old {
+			old[i] = oldPosition(i % r.slots)
+		}
+		in, err := a.Input("positions_in", BytesOfInt32(old))
+		if err != nil {
+			return err
+		}
+		r.args.PositionsIn, r.args.PositionBatchStride, r.args.PositionHeadStride = in.Ptr(), int64(heads*r.slots), int64(r.slots)
+	}
 	if r.inPlace {
 		r.args.InPlace = 1
 	}
 	return nil
 }
+
+// oldPosition is where a token of an already compacted source stood.
+func oldPosition(index int) int32 { return int32(3*index + 1) }
 
 // ownTarget is the source itself, by the table of placeShared.
 func (r *compactRun) ownTarget(a *Arena) error {
@@ -282,8 +296,13 @@ func (r *compactRun) judge(t *Tally) error {
 			longest = max(longest, len(list))
 			headLens = append(headLens, int32(len(list)))
 			padded := append(slices.Clone(list), make([]int32, r.slots-len(list))...)
-			for i := len(list); i < r.slots; i++ {
-				padded[i] = -1
+			for i := range padded {
+				switch {
+				case i >= len(list):
+					padded[i] = -1
+				case !r.inPlace:
+					padded[i] = oldPosition(int(padded[i]))
+				}
 			}
 			positions = append(positions, padded...)
 		}

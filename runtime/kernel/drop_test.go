@@ -137,3 +137,15 @@ func TestPlacePages(t *testing.T) {
 		t.Error("one free block served four shared pages")
 	}
 }
+
+// TestCheckDropAllocatesNothing: checks run at every launch.
+func TestCheckDropAllocatesNothing(t *testing.T) {
+	s, score, choose, compact := dropSet(), dropScoreArgs(), dropSelectArgs(), dropCompactArgs()
+	if n := testing.AllocsPerRun(100, func() {
+		if s.CheckDropScore(score) != nil || s.CheckDropSelect(choose) != nil || s.CheckDropCompact(compact) != nil {
+			t.Error("a check failed")
+		}
+	}); n > 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
