@@ -31,6 +31,7 @@ type Options struct {
 	Evaluations int             `json:"evaluations"`
 	Target      float64         `json:"target"`
 	Rounds      int             `json:"rounds"` // in which leaders are measured again; 0: not at all
+	Warm        bool            `json:"warm"`   // measure with a warm L2: other trials than those with a cold one
 	// Incumbents are what an earlier tuning chose: measured right after the default, and among the leaders that are measured again.
 	Incumbents []Incumbent `json:"incumbents,omitempty"`
 }
@@ -157,6 +158,14 @@ func (t *Tuner) environment(info device.Info) (store.Environment, error) {
 		return store.Environment{}, fmt.Errorf("BUG: autotune: device record: %w", err)
 	}
 	return store.Environment{Device: b, DeviceUUID: info.UUID, Driver: info.DriverName, NVRTC: t.NVRTC, Generator: t.Generator}, nil
+}
+
+// L2 is the state of the L2 that trials are measured with.
+func (o Options) L2() string {
+	if o.Warm {
+		return "warm"
+	}
+	return "cold"
 }
 
 func pointName(work measure.Work, w specs.Workload) string {

@@ -48,7 +48,7 @@ func Choose(trials []store.Trial) []Choice {
 }
 
 func pointOf(t store.Trial) string {
-	return pointName(workOf(t), workloadOf(t)) + " " + t.Candidate.Key
+	return pointName(workOf(t), workloadOf(t)) + " " + t.Candidate.Key + " " + t.L2
 }
 
 func choose(trials []store.Trial) (Choice, bool) {

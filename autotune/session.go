@@ -39,6 +39,9 @@ func (s *session) loadKnown(ctx context.Context) error {
 	}
 	var here, elsewhere []store.Trial
 	for _, t := range all {
+		if t.L2 != s.Options.L2() {
+			continue
+		}
 		if t.Environment == s.env.ID() {
 			here = append(here, t)
 		} else {
@@ -186,7 +189,7 @@ func (s *session) trial(ctx context.Context, j job) (store.Trial, error) {
 	c := j.candidate()
 	t := store.Trial{
 		Run: s.run, Environment: s.env.ID(), Spec: s.Spec.Name, Family: string(j.list.work), Candidate: c,
-		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: "cold", Default: j.index == 0,
+		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: s.Options.L2(), Default: j.index == 0,
 		SharedBytes: c.Geometry.DynamicShared, Started: time.Now().UTC(),
 	}
 	m, err := s.compiled.get(ctx, src)
@@ -221,7 +224,7 @@ func (s *session) measureModule(ctx context.Context, j job, m *nvrtc.Module, t *
 	t.SharedBytes += m.Resources.StaticShared
 	resp, err := s.Host.Do(ctx, measure.Request{
 		Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(), Image: image,
-		BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()),
+		Warm: s.Options.Warm, BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()),
 	})
 	if err != nil {
 		return err

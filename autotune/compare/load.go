@@ -81,7 +81,11 @@ func fromDatabase(ctx context.Context, path string) (*Side, error) {
 		}
 		s.device(env.Device, env.Driver)
 		for _, c := range autotune.Choose(chosen) {
-			s.Entries = append(s.Entries, Entry{Key: Key{Model: model, Family: c.Family, Context: c.Context, Batch: c.Batch}, Candidate: c.Best.Candidate.ID(),
+			detail := ""
+			if c.Best.L2 == "warm" {
+				detail = "warm L2"
+			}
+			s.Entries = append(s.Entries, Entry{Key: Key{Model: model, Family: c.Family, Detail: detail, Context: c.Context, Batch: c.Batch}, Candidate: c.Best.Candidate.ID(),
 				Form: c.Best.Candidate.Form, Params: c.Best.Candidate.Params,
 				MedianUS: c.Best.MedianUS, LoUS: c.Best.LoUS, HiUS: c.Best.HiUS, Samples: c.Best.Samples})
 		}
@@ -91,7 +95,7 @@ func fromDatabase(ctx context.Context, path string) (*Side, error) {
 
 // present picks the trials that count of one model, and tells at how many points they are of older kernels.
 func present(model string, trials []store.Trial) (chosen []store.Trial, older int, err error) {
-	point := func(t store.Trial) string { return fmt.Sprint(t.Family, " ", t.Context, " ", t.Batch) }
+	point := func(t store.Trial) string { return fmt.Sprint(t.Family, " ", t.Context, " ", t.Batch, " ", t.L2) }
 	var current []store.Trial
 	if spec, err := specs.Resolve(model); err == nil {
 		if current, err = autotune.Current(trials, plan.New(spec, plan.Targets[spec.Targets[0]])); err != nil {

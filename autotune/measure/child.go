@@ -120,7 +120,7 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 		resp.Class = string(store.OK)
 		return resp, nil
 	}
-	rig, err := c.rigFor(&req.Spec, req.Workload)
+	rig, err := c.rigFor(&req.Spec, req.Workload, req.Warm)
 	if err != nil {
 		return resp, err
 	}
@@ -134,17 +134,18 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	if req.Samples > 0 {
 		t.Least, t.Most, t.CutUS = req.Samples, req.Samples, 0
 	}
-	return resp, c.window(ctx, func() (err error) {
+	err = c.window(ctx, func() (err error) {
 		var class store.Class
 		resp.Samples, class, err = rig.Time(step, t)
 		resp.Class = string(class)
 		return err
 	}, &resp.Conditions)
+	return resp, err
 }
 
 // rigFor keeps the buffers of the last workload, for trials come in runs of the same one.
-func (c *Child) rigFor(s *specs.Spec, w specs.Workload) (*Rig, error) {
-	if c.rig != nil && c.rig.Workload == w && c.rig.Spec.Name == s.Name {
+func (c *Child) rigFor(s *specs.Spec, w specs.Workload, warm bool) (*Rig, error) {
+	if c.rig != nil && c.rig.Workload == w && c.rig.Spec.Name == s.Name && c.rig.Warm == warm {
 		return c.rig, nil
 	}
 	if c.rig != nil {
@@ -157,6 +158,7 @@ func (c *Child) rigFor(s *specs.Spec, w specs.Workload) (*Rig, error) {
 	if err != nil {
 		return nil, err
 	}
+	rig.Warm = warm
 	c.rig = rig
 	return rig, nil
 }

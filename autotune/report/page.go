@@ -101,7 +101,7 @@ func New(source, generator string, tunings []Tuning) (*Page, error) {
 
 func sectionOf(t Tuning) (section, error) {
 	choices := autotune.Choose(t.Trials)
-	s := section{Model: t.Plan.Spec.Name, Warnings: autotune.Warnings(choices), Environment: environment(t)}
+	s := section{Model: t.Plan.Spec.Name + warmth(t.Trials), Warnings: autotune.Warnings(choices), Environment: environment(t)}
 	for _, c := range choices {
 		e, err := Explain(t.Plan, measure.Work(c.Family), specs.Workload{Context: c.Context, Batch: c.Batch}, t.Trials, t.Device, t.Driver)
 		if err != nil {
@@ -133,6 +133,14 @@ func sectionOf(t Tuning) (section, error) {
 	var err error
 	s.Charts, err = charts(s.Rows, t)
 	return s, err
+}
+
+// warmth says where trials were measured with a warm L2; cold is the rule.
+func warmth(trials []store.Trial) string {
+	if len(trials) > 0 && trials[0].L2 == "warm" {
+		return ", warm L2"
+	}
+	return ""
 }
 
 func environment(t Tuning) [][2]string {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/kvloom/kvloom/autotune"
@@ -107,13 +108,13 @@ func (c *DBBestCmd) Run(ctx *Context) error {
 	return nil
 }
 
-// eachModel calls do with the trials of each model and environment, in the order of their first trial, and the model's plan. missing is
+// eachModel calls do with the trials of each model, environment and state of the L2, in the order of their first trial, and the model's plan. missing is
 // why there is no plan: a model that this kvloom does not know.
 func eachModel(trials []store.Trial, do func(group []store.Trial, p *plan.Plan, missing error) error) error {
 	groups := map[string][]store.Trial{}
 	var order []string
 	for _, t := range trials {
-		key := t.Spec + "\x00" + t.Environment
+		key := strings.Join([]string{t.Spec, t.Environment, t.L2}, "\x00")
 		if groups[key] == nil {
 			order = append(order, key)
 		}

@@ -169,6 +169,9 @@ func benchmarkName(t store.Trial, best bool) string {
 		b.WriteString(strings.ToUpper(part[:1]) + part[1:])
 	}
 	fmt.Fprintf(&b, "/model=%s/context=%d/batch=%d", t.Spec, t.Context, t.Batch)
+	if t.L2 == "warm" {
+		b.WriteString("/l2=warm")
+	}
 	if !best {
 		fmt.Fprintf(&b, "/form=%s", t.Candidate.Form)
 		for _, p := range t.Candidate.Params {

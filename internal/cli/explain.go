@@ -22,6 +22,7 @@ type ExplainCmd struct {
 	Workload string `arg:"" help:"CONTEXTxBATCH, such as 131072x1."`
 	DB       string `name:"db" default:"kvloom.db" help:"Trial database."`
 	Model    string `help:"Model; needed where the database holds several."`
+	L2       string `name:"l2" enum:"cold,warm" default:"cold" help:"State of the L2 while measuring."`
 	Stale    bool   `help:"Also trials of kernels that have changed since, the newest of each candidate."`
 }
 
@@ -44,6 +45,7 @@ func (c *ExplainCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
+	trials = slices.DeleteFunc(trials, func(t store.Trial) bool { return t.L2 != c.L2 })
 	groups, err := tunings(ctx, db, trials, c.Stale)
 	if err != nil {
 		return err
@@ -70,6 +72,7 @@ type tuning struct {
 	device device.Info
 	driver string
 	nvrtc  string
+	l2     string
 }
 
 // tunings are the trials of each model and kind of device: those of today's kernels, or with stale the newest of each candidate.
@@ -90,7 +93,7 @@ func tunings(ctx *Context, db *store.DB, trials []store.Trial, stale bool) (grou
 		if err != nil {
 			return err
 		}
-		g := tuning{plan: p, trials: current, stale: len(group) - len(current), driver: env.Driver, nvrtc: env.NVRTC}
+		g := tuning{plan: p, trials: current, stale: len(group) - len(current), driver: env.Driver, nvrtc: env.NVRTC, l2: group[0].L2}
 		if err := json.Unmarshal(env.Device, &g.device); err != nil {
 			return fmt.Errorf("device record: %w", err)
 		}
@@ -106,9 +109,9 @@ func manyTunings(path string, groups []tuning) error {
 	}
 	var names []string
 	for _, g := range groups {
-		names = append(names, fmt.Sprintf("%s on %s, driver %s", g.plan.Spec.Name, g.device.Name, g.driver))
+		names = append(names, fmt.Sprintf("%s on %s, driver %s, %s L2", g.plan.Spec.Name, g.device.Name, g.driver, g.l2))
 	}
-	return errors.New("the database holds several tunings, name one with --model: " + strings.Join(names, "; "))
+	return errors.New("the database holds several tunings, name one with --model or --l2: " + strings.Join(names, "; "))
 }
 
 // points are what a group of trials has: "page_score 131072x1".

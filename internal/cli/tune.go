@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type TuneCmd struct {
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
 	Trials    int           `default:"300" help:"End the search of one family and workload after so many trials in a space beyond 64 candidates; 0: no limit."`
 	Wait      time.Duration `help:"Wait so long for another tuner of the same GPU; default: refuse at once."`
+	L2        string        `name:"l2" enum:"cold,warm" default:"cold" help:"State of the L2: cold as in a decode step, or warm."`
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 
@@ -202,7 +204,7 @@ func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *a
 		Spec: spec, Plan: plan.New(spec, plan.Targets[spec.Targets[0]]), Compile: autotune.CompileWith(t.compiler), NVRTC: t.compiler.Version(),
 		Generator: version.String(), Host: t.host, DB: t.db,
 		Options: autotune.Options{Budget: budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: t.works,
-			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: autotune.DefaultRounds},
+			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: autotune.DefaultRounds, Warm: c.L2 == "warm"},
 	}
 }
 
@@ -259,6 +261,7 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 	if err != nil {
 		return "", err
 	}
+	trials = slices.DeleteFunc(trials, func(tr store.Trial) bool { return tr.L2 != t.Options.L2() })
 	trials, err = autotune.Current(trials, t.Plan)
 	if err != nil {
 		return "", err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/autotune/compare"
@@ -63,6 +64,7 @@ func (c *TuneCmd) judge(ctx *Context, t *autotune.Tuner, out autotune.Outcome, b
 	if err != nil {
 		return err
 	}
+	trials = slices.DeleteFunc(trials, func(tr store.Trial) bool { return tr.L2 != t.Options.L2() })
 	current, err := autotune.Current(trials, t.Plan)
 	if err != nil {
 		return err

@@ -121,7 +121,11 @@ func TestTuneResumeAndSelfCheck(t *testing.T) {
 	if code, stdout, stderr := tune(t, args...); code != 0 || !strings.Contains(stdout, ", 4 known, 0 left") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	code, stdout, stderr := tune(t, "--self-check", "--pairs", "6", "--json")
+	code, stdout, stderr := tune(t, append(args, "--l2", "warm", "--max-trials", "2")...)
+	if code != 0 || !strings.Contains(stdout, "2 trials measured, 0 known") {
+		t.Errorf("warm: exit code %d; trials with a cold L2 do not count\n%s%s", code, stdout, stderr)
+	}
+	code, stdout, stderr = tune(t, "--self-check", "--pairs", "6", "--json")
 	var s struct{ Pairs, Differ, Atmost int }
 	if err := json.Unmarshal([]byte(stdout), &s); err != nil || code != 0 || s.Pairs != 6 || s.Differ != 0 {
 		t.Errorf("exit code %d, %v: %+v\n%s", code, err, s, stderr)
