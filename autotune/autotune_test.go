@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("KVLOOM_TEST_CHILD") == "" {
 		os.Exit(m.Run())
 	}
-	if kind := os.Getenv("KVLOOM_TEST_CHILD"); kind == "sim" || kind == "cuda" {
+	if kind := os.Getenv("KVLOOM_TEST_CHILD"); kind == "sim" || kind == "cuda" || kind == "clocked" {
 		realChild(kind)
 		return
 	}

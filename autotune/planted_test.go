@@ -75,10 +75,14 @@ func plant(t *testing.T, p planted, c plan.Candidate) ([]byte, plan.Candidate) {
 // realChild is a measuring child of this test binary with a real device behind it; see TestMain.
 func realChild(kind string) {
 	child := &measure.Child{Check: Check, Thorough: CheckAll, Open: func() (device.Device, error) {
-		if kind == "sim" {
-			return sim.New(sim.Config{InstructionLimit: 3_000_000})
+		if kind == "cuda" {
+			return cuda.Open(0)
 		}
-		return cuda.Open(0)
+		dev, err := sim.New(sim.Config{InstructionLimit: 3_000_000})
+		if err == nil && kind == "clocked" {
+			return clocked{dev}, nil
+		}
+		return dev, err
 	}}
 	if err := child.Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
