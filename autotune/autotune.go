@@ -121,7 +121,10 @@ func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	run, err := t.DB.BeginRun(hard, t.Spec.Name, SpecHash(t.Spec), env, t.Options)
+	run, err := t.DB.BeginRun(hard, t.Spec.Name, SpecHash(t.Spec), env, struct {
+		Options
+		Strategy string `json:"strategy"`
+	}{t.Options, t.Options.strategy().Name()})
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -158,6 +161,13 @@ func (t *Tuner) environment(info device.Info) (store.Environment, error) {
 		return store.Environment{}, fmt.Errorf("BUG: autotune: device record: %w", err)
 	}
 	return store.Environment{Device: b, DeviceUUID: info.UUID, Driver: info.DriverName, NVRTC: t.NVRTC, Generator: t.Generator}, nil
+}
+
+func (o Options) strategy() search.Strategy {
+	if o.Strategy == nil {
+		return search.Default{}
+	}
+	return o.Strategy
 }
 
 // L2 is the state of the L2 that trials are measured with.

@@ -70,10 +70,6 @@ type schedule struct {
 // newSchedule starts the searches. known are the trials of this environment, which are not measured again; relatives those of others,
 // which say where to begin.
 func newSchedule(t *Tuner, dev device.Info, env string, known, relatives []store.Trial) (*schedule, error) {
-	strategy := t.Options.Strategy
-	if strategy == nil {
-		strategy = search.Default{}
-	}
 	works := t.Options.Works
 	if len(works) == 0 {
 		works = measure.Works
@@ -88,7 +84,7 @@ func newSchedule(t *Tuner, dev device.Info, env string, known, relatives []store
 			l.space = SpaceOf(t.Plan, work, w, dev, slices.Concat(known, relatives), env)
 			l.incumbents = incumbentsOf(t, work, w)
 			l.space.Start = startWith(l.space.Start, l.incumbents)
-			l.run = strategy.Start(l.space, t.Options.Seed)
+			l.run = t.Options.strategy().Start(l.space, t.Options.Seed)
 			at := map[string]int{}
 			for i, c := range l.candidates {
 				at[kernelOf(c)] = i
