@@ -132,9 +132,9 @@ func (t *tally) endPackage(e event, id string) {
 
 var position = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
 
-// skipReason is the first line that a skipped test logged, its position left out.
+// skipReason is the last line that a skipped test logged, its position left out: a skip ends the test.
 func skipReason(output []string) string {
-	for _, line := range output {
+	for _, line := range slices.Backward(output) {
 		if position.MatchString(line) {
 			return strings.TrimSpace(position.ReplaceAllString(line, ""))
 		}
