@@ -90,7 +90,20 @@ func (v *VerifyCmd) Run(c *Context) error {
 	if runErr == nil && out.Failed > 0 {
 		return fmt.Errorf("%d checks failed", out.Failed)
 	}
+	if runErr == nil && v.Case != "" && nothingCompared(reports) {
+		return fmt.Errorf("no family has a case %q; --verbose without --case lists them", v.Case)
+	}
 	return runErr
+}
+
+// nothingCompared tells whether every result was skipped.
+func nothingCompared(reports []verify.Report) bool {
+	for _, r := range reports {
+		if slices.ContainsFunc(r.Results, func(x verify.Result) bool { return x.Skipped == "" }) {
+			return false
+		}
+	}
+	return true
 }
 
 // list resolves what is to be verified.

@@ -38,7 +38,7 @@ func TestVerifyOnTheSimulator(t *testing.T) {
 	// A check that looked at nothing must not pass.
 	args[len(args)-1] = "no such case"
 	stdout.Reset()
-	if code := Run(args, &stdout, &stderr); code != 1 || !strings.Contains(stdout.String(), "FAIL") {
-		t.Errorf("exit %d for a case that does not exist:\n%s", code, stdout.String())
+	if code := Run(args, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), `no family has a case "no such case"`) {
+		t.Errorf("exit %d for a case that does not exist:\n%s%s", code, stdout.String(), stderr.String())
 	}
 }

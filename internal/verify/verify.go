@@ -124,7 +124,11 @@ func Check(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Optio
 		return results, fmt.Errorf("verify %s: %w", c.ID(), err)
 	}
 	if len(results) == 0 {
-		results = append(results, Result{Family: c.Family, Candidate: c.ID(), Key: c.Key, Case: o.Only, Failure: "the checker compared nothing"})
+		r := Result{Family: c.Family, Candidate: c.ID(), Key: c.Key, Case: o.Only, Failure: "the checker compared nothing"}
+		if o.Only != "" {
+			r.Failure, r.Skipped = "", "this family has no case of that name"
+		}
+		results = append(results, r)
 	}
 	return results, nil
 }
