@@ -10,8 +10,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
-	_ "modernc.org/sqlite" // registers the driver "sqlite"
+	"modernc.org/sqlite" // registers the driver "sqlite"
 )
 
 // DB is an open trial database.
@@ -26,6 +27,28 @@ func Create(ctx context.Context, path string) (*DB, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("trial database %s: %w", path, err)
 	}
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		db, err := createOnce(ctx, path)
+		if err == nil || !isBusy(err) || ctx.Err() != nil || time.Now().After(deadline) {
+			return db, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// busyTimeout is how long a writer waits for another.
+const busyTimeout = 20 * time.Second
+
+// isBusy recognises SQLITE_BUSY. The busy timeout does not cover the change to WAL: two processes that create at once would meet it.
+func isBusy(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqliteBusy
+}
+
+const sqliteBusy = 5
+
+func createOnce(ctx context.Context, path string) (*DB, error) {
 	// busy_timeout comes before journal_mode, so that a second opener waits instead of failing.
 	db, err := open(path, "_pragma=busy_timeout(20000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)&_txlock=immediate")
 	if err != nil {
