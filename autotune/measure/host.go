@@ -22,8 +22,6 @@ type Host struct {
 	Command func(ctx context.Context) *exec.Cmd
 	// Timeout is how long one trial may take before the child is killed and the candidate recorded as a hang.
 	Timeout time.Duration
-	// Interrupted, when it returns true, tells that a dead child was stopped by the user and its candidate is not to blame.
-	Interrupted func() bool
 
 	child *child
 	// Restarts counts children after the first.
@@ -54,13 +52,11 @@ func (h *Host) Do(ctx context.Context, r Request) (Response, error) {
 		if err != nil {
 			return Response{}, err
 		}
-		if deadly(resp.Class) {
-			h.stop()
+		if !deadly(resp.Class) {
+			return resp, nil
 		}
-		if h.Interrupted != nil && h.Interrupted() && deadly(resp.Class) {
-			return Response{}, context.Canceled
-		}
-		if !deadly(resp.Class) || attempt == 2 {
+		h.stop()
+		if attempt == 2 {
 			return resp, nil
 		}
 	}
