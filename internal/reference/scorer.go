@@ -1,10 +1,6 @@
 package reference
 
-import (
-	"math"
-
-	"github.com/kvloom/kvloom/specs"
-)
+import "math"
 
 // PageScorer estimates the log-sum-exp of a query's logits on the complete pages of one KV head from what it keeps of them.
 type PageScorer interface {
@@ -17,24 +13,25 @@ type PageScorer interface {
 // PageLocal scores by equation 2 of the Locks paper on summaries fitted to each page ("Locks: Local Compact Key Summaries",
 // section 4). Without quantisation it has no stored form.
 type PageLocal struct {
-	pages []Dequantised
-	bytes float64
+	summaries []Dequantised
+	form      Form
+	dim, page int
+	rest      []float64 // [page, token, dim] keys of complete pages that have no summary yet, for summaries of several pages
 }
 
 // NewPageLocal keeps the first rank directions of summaries of at least that rank. Bits is the width of the basis, with 8-bit
 // centroids and coefficients; 0 leaves everything unquantised.
 func NewPageLocal(summaries []Summary, rank, bits int) PageLocal {
-	var s PageLocal
+	return NewStored(summaries, PlainForm(rank, bits), nil, nil)
+}
+
+// NewStored keeps summaries of at least the form's rank in the form, each of f.Pages pages. Centre is as in Summary.Stored; rest are
+// the keys [page, token, dim] of complete pages behind the last summary, fewer than f.Pages of them, which are scored exactly.
+func NewStored(summaries []Summary, f Form, centre, rest []float64) PageLocal {
+	s := PageLocal{form: f, rest: rest}
 	for _, full := range summaries {
-		cut := full.Truncate(rank, bits)
-		if bits == 0 {
-			s.pages = append(s.pages, Dequantised{Shape: cut.Shape, Mu: cut.Mu, V: cut.V, C: cut.C})
-			continue
-		}
-		s.pages = append(s.pages, cut.Quantise().Dequantise())
-	}
-	if bits != 0 && len(summaries) > 0 {
-		s.bytes = float64(specs.NewRecord(summaries[0].HeadDim, summaries[0].PageSize, rank, bits).PayloadBytes())
+		s.summaries = append(s.summaries, full.Stored(f, centre))
+		s.dim, s.page = full.HeadDim, full.PageSize/f.Pages
 	}
 	return s
 }
@@ -54,12 +51,22 @@ func (s Summary) Truncate(rank, bits int) Summary {
 // Score is equation 2.
 func (s PageLocal) Score(scores, q []float64, l Logits) {
 	for j := range scores {
-		scores[j], _ = s.pages[j].Score(q, l)
+		at := j / s.form.Pages
+		if at >= len(s.summaries) {
+			first := (j - len(s.summaries)*s.form.Pages) * s.page * s.dim
+			scores[j] = PageLSE(q, s.rest[first:first+s.page*s.dim], l)
+			continue
+		}
+		one := s.summaries[at]
+		if first := j % s.form.Pages * s.page * one.Rank; s.form.Pages > 1 {
+			one.PageSize, one.C = s.page, one.C[first:first+s.page*one.Rank]
+		}
+		scores[j], _ = one.Score(q, l)
 	}
 }
 
-// Bytes is the payload of one record.
-func (s PageLocal) Bytes() float64 { return s.bytes }
+// Bytes is the payload of one page.
+func (s PageLocal) Bytes() float64 { return s.form.Bytes(s.dim, s.page) }
 
 // Quest scores a page by a bound on its largest logit, from the element-wise minimum and maximum of its keys ("Quest: Query-Aware
 // Sparsity for Efficient Long-Context LLM Inference", Tang et al., ICML 2024). It estimates no log-sum-exp.

@@ -64,6 +64,13 @@ func FitShared(keys []float64, prompt int, summaries []Summary, hybrid bool) Sha
 	return f
 }
 
+// Rebase applies the basis, and for the wholly shared form the centroid, that were fitted to another text: the global controls of
+// the Locks paper. Keys [token, dim] and summaries are those of the sequence at hand, as in FitShared.
+func (f SharedFit) Rebase(keys []float64, summaries []Summary) SharedFit {
+	f.summaries, f.keys = summaries, keys[:len(summaries)*f.page*f.dim]
+	return f
+}
+
 // sharedBytes is what one page costs at a rank: its own codes and scales, and its part of the shared tables.
 func (f SharedFit) sharedBytes(rank int) float64 {
 	own := float64(f.page*rank + 2*f.page)

@@ -21,6 +21,17 @@ type Summary struct {
 
 // Summarise computes the centroid, the top right singular vectors and the coefficients of a page of keys [page, dim].
 func Summarise(keys []float64, shape Shape) Summary {
+	s := newSummary(keys, shape)
+	if s.NonFinite {
+		return s
+	}
+	s.V, s.Sigma = topSingular(s.D, shape.PageSize, shape.HeadDim, shape.Rank)
+	s.C = Coefficients(s.D, s.V, shape)
+	return s
+}
+
+// newSummary has the centroid and the centred keys; all else is zero.
+func newSummary(keys []float64, shape Shape) Summary {
 	page, d := shape.PageSize, shape.HeadDim
 	s := Summary{Shape: shape,
 		Mu: make([]float64, d), D: make([]float64, page*d), V: make([]float64, shape.Rank*d),
@@ -39,8 +50,6 @@ func Summarise(keys []float64, shape Shape) Summary {
 			s.D[t*d+i] = keys[t*d+i] - s.Mu[i]
 		}
 	}
-	s.V, s.Sigma = topSingular(s.D, page, d, shape.Rank)
-	s.C = Coefficients(s.D, s.V, shape)
 	return s
 }
 

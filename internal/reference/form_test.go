@@ -1,0 +1,85 @@
+package reference
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvloom/kvloom/specs"
+)
+
+// TestFormBytes: the plain form's bytes are the record's, the small ones those that the format adds up to.
+func TestFormBytes(t *testing.T) {
+	for _, bits := range []int{2, 4, 8, 16} {
+		for _, rank := range []int{1, 2, 4, 8} {
+			if got, want := PlainForm(rank, bits).Bytes(128, 16), float64(specs.NewRecord(128, 16, rank, bits).PayloadBytes()); got != want {
+				t.Errorf("r%di%d: %g bytes, the record has %g", rank, bits, got, want)
+			}
+		}
+	}
+	for text, want := range map[string]float64{"r2c4": 310, "r2c4s16w": 338, "r1c4m4w": 186, "r1c4m4s16w": 200, "r1": 244, "r1c4m4p2": 113} {
+		f, err := ParseForm(text)
+		if err != nil {
+			t.Error(err)
+		} else if got := f.Bytes(128, 16); got != want {
+			t.Errorf("%s: %g bytes, want %g", text, got, want)
+		}
+	}
+}
+
+func TestParseForm(t *testing.T) {
+	got, err := ParseForm("r3i8c4m4s16wp2")
+	if diff := cmp.Diff(Form{3, 8, 4, 4, true, true, 2}, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	for text, want := range map[string]string{"": "is none", "4": "is none", "r4x": "is none", "r0": "rank 0", "r17": "rank 17", "r4i3": "a basis of 3",
+		"r4c2": "coefficients of 2", "r4m2": "a centroid of 2", "r1p5": "pages a summary of 5"} {
+		if _, err := ParseForm(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestStored: the general storage gives what Quantise gives where both apply, and summaries of two pages score each page by its own
+// tokens, a page without a partner exactly.
+func TestStored(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	const d, page = 64, 16
+	keys := make([]float64, 3*page*d)
+	for i := range keys {
+		keys[i] = rng.NormFloat64()
+	}
+	one := Summarise(keys[:page*d], Shape{d, page, 4, 4})
+	for _, bits := range []int{2, 4, 8, 16} {
+		f := PlainForm(4, bits)
+		want := one.Truncate(4, bits).Quantise().Dequantise()
+		got := one.Stored(f, nil)
+		f.CentroidBits, f.Grouped = 4, false // forces the general path for the rest
+		general := one.Stored(f, nil)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d bits: %s", bits, diff)
+		}
+		if diff := cmp.Diff(want.V, general.V); diff != "" {
+			t.Errorf("%d bits, basis: %s", bits, diff)
+		}
+		if diff := cmp.Diff(want.C, general.C); diff != "" {
+			t.Errorf("%d bits, coefficients: %s", bits, diff)
+		}
+	}
+	f := PlainForm(4, 0)
+	f.Pages = 2
+	pair := Summarise(keys[:2*page*d], Shape{d, 2 * page, 15, 16})
+	f.Rank = 15
+	s := NewStored([]Summary{pair}, f, nil, keys[2*page*d:])
+	q, scores := keys[:d], make([]float64, 3)
+	s.Score(scores, q, Logits{Scale: 0.125})
+	whole, _ := pair.Stored(f, nil).Score(q, Logits{Scale: 0.125})
+	if got := LSE(scores[:2]); got-whole > 1e-12 || whole-got > 1e-12 {
+		t.Errorf("two pages add up to %.12f, their summary to %.12f", got, whole)
+	}
+	if want := PageLSE(q, keys[2*page*d:], Logits{Scale: 0.125}); scores[2] != want {
+		t.Errorf("the page without a summary scores %g, exactly %g", scores[2], want)
+	}
+}
