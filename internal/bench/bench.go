@@ -1,16 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
@@ -47,37 +42,53 @@ type Bench struct {
 	Peers    []string // torch, flashinfer
 	Python   string
 	Progress func(string)
+	// Pick is how many candidates of each work are tried, the choice first; the line is measured with the fastest. 0 and 1: the choice.
+	Pick int
+	// Keep, where set, is called after each line with all lines so far, so that a run that is killed loses none.
+	Keep func([]Result) error
 
-	roof float64
+	limits Limits
+	code   code
 }
 
-// Run measures every job, and the peers beside it. Notes name the peers that were left out and why.
+// Run measures every job, and the peers beside it. A job that fails costs that job: the others are measured all the same, and the error
+// names each. Notes name the peers that were left out and why.
 func (b *Bench) Run(ctx context.Context, jobs []Job) (results []Result, notes []string, err error) {
-	if b.roof, err = b.measureRoof(ctx); err != nil {
+	b.prefetch(ctx, jobs)
+	if b.limits, err = b.measureLimits(ctx); err != nil {
 		return nil, nil, err
 	}
-	b.Progress(fmt.Sprintf("read bandwidth %.2f TB/s", b.roof))
+	b.Progress(b.limits.String())
+	keep := func(r Result) error {
+		results = append(results, r)
+		if b.Keep == nil {
+			return nil
+		}
+		return b.Keep(results)
+	}
+	var faults []error
 	for _, j := range jobs {
 		if err := ctx.Err(); err != nil {
-			return results, notes, err
+			return results, notes, errors.Join(append(faults, err)...)
 		}
-		rs, err := b.job(ctx, j)
-		if err != nil {
-			return results, notes, fmt.Errorf("%s at %d x %d: %w", j.Spec.Name, j.Workload.Context, j.Workload.Batch, err)
+		if err := b.job(ctx, j, keep); err != nil {
+			err = fmt.Errorf("%s at %d x %d: %w", j.Spec.Name, j.Workload.Context, j.Workload.Batch, err)
+			b.Progress("failed: " + err.Error())
+			faults = append(faults, err)
 		}
-		results = append(results, rs...)
 	}
-	if len(b.Peers) > 0 {
+	if len(b.Peers) > 0 && len(results) > 0 {
 		b.Progress("peers: " + strings.Join(b.Peers, ", "))
 		notes = b.measurePeers(ctx, results)
 	}
-	return results, notes, nil
+	return results, notes, errors.Join(faults...)
 }
 
-func (b *Bench) job(ctx context.Context, j Job) (results []Result, err error) {
+// job measures the families of one job on one rig. A family that fails does not stop the next.
+func (b *Bench) job(ctx context.Context, j Job, keep func(Result) error) (err error) {
 	rig, err := measure.NewRig(b.Dev, j.Spec, j.Workload)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rig.Warm = j.Warm
 	if j.Contiguous {
@@ -85,53 +96,55 @@ func (b *Bench) job(ctx context.Context, j Job) (results []Result, err error) {
 	}
 	defer func() { err = errors.Join(err, rig.Close()) }()
 	p := plan.New(j.Spec, plan.Targets["sm_90a"])
-	steps := map[string]*measure.Step{}
-	names := map[string]string{}
-	prepare := func(work measure.Work) error {
-		if steps[string(work)] != nil {
-			return nil
+	ready := map[measure.Work]prepared{}
+	for _, family := range j.Families {
+		r, failure := b.family(ctx, rig, j, p, family, ready)
+		if failure != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", family, failure))
+			continue
 		}
-		c, err := b.Choose(j.Spec, p, j.Workload, work)
-		if err != nil {
+		if err := keep(r); err != nil {
 			return err
 		}
-		step, err := b.step(ctx, rig, work, c)
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.ID(), err)
-		}
-		steps[string(work)], names[string(work)] = step, strings.TrimPrefix(c.ID(), string(c.Family)+" ")
-		return nil
 	}
-	for _, family := range j.Families {
-		works := chains[family]
-		if works == nil {
-			works = []measure.Work{measure.Work(family)}
-		}
-		var parts []*measure.Step
-		var words []string
-		for _, w := range works {
-			if err := prepare(w); err != nil {
-				return nil, err
+	return err
+}
+
+// family times one family of a job. ready holds the works that are prepared already.
+func (b *Bench) family(ctx context.Context, rig *measure.Rig, j Job, p *plan.Plan, family string, ready map[measure.Work]prepared) (Result, error) {
+	works := worksOf([]string{family})
+	var parts []*measure.Step
+	var words []string
+	for _, w := range works {
+		if ready[w].step == nil {
+			one, err := b.prepare(ctx, rig, j, p, w)
+			if err != nil {
+				return Result{}, err
 			}
-			parts = append(parts, steps[string(w)])
-			words = append(words, string(w)[strings.IndexByte(string(w), '_')+1:])
+			ready[w] = one
 		}
-		step, name := parts[0], names[family]
-		if len(parts) > 1 {
-			step, name = measure.Chain(parts...), strings.Join(words, ", ")
-		}
-		timing := measure.Usual
-		timing.Least, timing.Most, timing.Width = 30, 100, 0.003
-		samples, _, err := rig.Time(step, timing)
-		if err != nil {
-			return nil, err
-		}
-		r := b.result(j, p, family, name, samples)
-		results = append(results, r)
-		b.Progress(fmt.Sprintf("%-12s %s %dx%d: %.2f us (%.2f to %.2f), %.2f TB/s", family, j.Spec.Name, j.Workload.Context, j.Workload.Batch,
-			r.MedianUS, r.LoUS, r.HiUS, r.TBPerS))
+		parts = append(parts, ready[w].step)
+		words = append(words, string(w)[strings.IndexByte(string(w), '_')+1:])
 	}
-	return results, nil
+	step, name := parts[0], ready[works[0]].name
+	if len(parts) > 1 {
+		step, name = measure.Chain(parts...), strings.Join(words, ", ")
+	}
+	samples, _, err := rig.Time(step, b.timing())
+	if err != nil {
+		return Result{}, err
+	}
+	r := b.result(j, p, family, name, samples)
+	b.Progress(fmt.Sprintf("%-12s %s %dx%d: %.2f us (%.2f to %.2f), %.2f TB/s, %s", family, j.Spec.Name, j.Workload.Context, j.Workload.Batch,
+		r.MedianUS, r.LoUS, r.HiUS, r.TBPerS, name))
+	return r, nil
+}
+
+// timing is how long a line is measured.
+func (b *Bench) timing() measure.Timing {
+	t := measure.Usual
+	t.Least, t.Most, t.Width = 30, 100, 0.003
+	return t
 }
 
 func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []float64) Result {
@@ -139,147 +152,30 @@ func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []
 	info := b.Dev.Info()
 	r := Result{Date: time.Now().UTC().Format(time.RFC3339), Card: info.Name, Driver: info.DriverName, Commit: b.Commit, Command: b.Command,
 		Family: family, Shape: ShapeOf(family, j), Candidate: candidate,
-		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.roof,
-		Baselines: map[string]float64{}}
+		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.limits.ReadTBPerS,
+		Limits: b.limits.of(Work(p, family, j.Workload)), Baselines: map[string]float64{}}
 	r.TBPerS = float64(r.Bytes) / sum.Median / 1e6
 	return r
 }
 
 // Bytes is what a family must move for a workload, by the plan's model.
-func Bytes(p *plan.Plan, family string, w specs.Workload) int64 {
+func Bytes(p *plan.Plan, family string, w specs.Workload) int64 { return Work(p, family, w).Bytes }
+
+// Work is what a family must move and compute for a workload, by the plan's model.
+func Work(p *plan.Plan, family string, w specs.Workload) plan.Work {
 	if works := chains[family]; works != nil {
-		var total int64
+		var total plan.Work
 		for _, work := range works {
-			total += Bytes(p, string(work), w)
+			one := Work(p, string(work), w)
+			total.Bytes, total.Flops, total.Exponential = total.Bytes+one.Bytes, total.Flops+one.Flops, total.Exponential+one.Exponential
 		}
 		return total
 	}
 	if family == string(measure.Dense) {
 		a := p.Spec.Attention
-		return int64(w.Batch) * int64(w.Context) * int64(a.KVHeads) * int64(a.HeadDim) * 4
+		tokens := int64(w.Batch) * int64(w.Context)
+		return plan.Work{Bytes: tokens * int64(a.KVHeads) * int64(a.HeadDim) * 4, Flops: 4 * tokens * int64(a.QueryHeads) * int64(a.HeadDim),
+			Exponential: tokens * int64(a.QueryHeads)}
 	}
-	return p.Of(plan.Family(family)).Cost(w).Bytes
-}
-
-func (b *Bench) step(ctx context.Context, rig *measure.Rig, work measure.Work, c plan.Candidate) (*measure.Step, error) {
-	src, err := render.Candidate(c)
-	if err != nil {
-		return nil, err
-	}
-	fn, err := b.load(ctx, src)
-	if err != nil {
-		return nil, err
-	}
-	return rig.Step(work, c, fn)
-}
-
-func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, error) {
-	m, err := b.Compile(ctx, src)
-	if err != nil {
-		return nil, err
-	}
-	image := m.Cubin
-	if src.Arch == plan.PortableArch {
-		image = m.PTX
-	}
-	mod, err := b.Dev.Load(image)
-	if err != nil {
-		return nil, err
-	}
-	return mod.Function(src.Entry)
-}
-
-//go:embed roof.cu
-var roofSource string
-
-// measureRoof reads 2 GiB some times and returns the best TB/s.
-func (b *Bench) measureRoof(ctx context.Context) (float64, error) {
-	fn, err := b.load(ctx, render.Source{Name: "roof.cu", Text: roofSource, Entry: "roof", Arch: plan.Targets["sm_90a"].Arch})
-	if err != nil {
-		return 0, err
-	}
-	const bytes = 2 << 30
-	data, err := b.Dev.Alloc(bytes)
-	if err != nil {
-		return 0, err
-	}
-	defer b.Dev.Free(data) //nolint:errcheck // the measurement stands
-	never, err := b.Dev.Alloc(16)
-	if err != nil {
-		return 0, err
-	}
-	defer b.Dev.Free(never) //nolint:errcheck // the measurement stands
-	if err := b.Dev.Fill(data, 0x5a, bytes); err != nil {
-		return 0, err
-	}
-	stream, err := b.Dev.NewStream()
-	if err != nil {
-		return 0, err
-	}
-	defer stream.Destroy() //nolint:errcheck // the measurement stands
-	args := &struct {
-		data  device.Ptr
-		words int64
-		never device.Ptr
-	}{data, bytes / 16, never}
-	l := &device.Launch{Grid: [3]uint32{uint32(b.Dev.Info().SMs * 4), 1, 1}, Block: [3]uint32{512, 1, 1}, Cluster: [3]uint32{1, 1, 1}}
-	best := 0.0
-	begin, err := b.Dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	end, err := b.Dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	for range 12 {
-		err := errors.Join(stream.Record(begin), fn.Launch(stream, l, unsafe.Pointer(args), unsafe.Sizeof(*args)), stream.Record(end), end.Synchronize())
-		if err != nil {
-			return 0, err
-		}
-		ms, err := end.Since(begin)
-		if err != nil {
-			return 0, err
-		}
-		best = max(best, bytes/ms/1e9)
-	}
-	return best, errors.Join(begin.Destroy(), end.Destroy())
-}
-
-//go:embed peers.py
-var peersSource string
-
-// measurePeers fills in the baselines and returns notes on what was left out.
-func (b *Bench) measurePeers(ctx context.Context, results []Result) []string {
-	jobs, err := json.Marshal(results)
-	if err != nil {
-		panic("BUG: bench: results: " + err.Error())
-	}
-	cmd := exec.CommandContext(ctx, b.Python, "-c", peersSource, strings.Join(b.Peers, ","))
-	cmd.Stdin = bytes.NewReader(jobs)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var notes []string
-	for line := range bytes.Lines(out) {
-		var answer struct {
-			Index   int                `json:"index"`
-			Peers   map[string]float64 `json:"peers"`
-			LeftOut map[string]string  `json:"left_out"`
-		}
-		if json.Unmarshal(line, &answer) != nil || answer.Index >= len(results) {
-			continue // a peer's own talk on standard output
-		}
-		for name, us := range answer.Peers {
-			results[answer.Index].Baselines[name] = us
-		}
-		for name, why := range answer.LeftOut {
-			notes = append(notes, fmt.Sprintf("%s left out of %s: %s", name, results[answer.Index].Family, why))
-		}
-	}
-	if err != nil {
-		last := strings.TrimSpace(stderr.String())
-		notes = append(notes, fmt.Sprintf("peers %s: %v: %s", strings.Join(b.Peers, ","), err, last[max(0, len(last)-400):]))
-	}
-	return notes
+	return p.Of(plan.Family(family)).Cost(w)
 }

@@ -2,16 +2,7 @@
 package bench
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/kvloom/kvloom/autotune/measure"
@@ -21,22 +12,25 @@ import (
 
 // Result is one measurement: one line of docs/benchmarks/results.jsonl. LoUS and HiUS are the 95 % interval of the median.
 type Result struct {
-	Date       string             `json:"date"` // RFC 3339, UTC
-	Card       string             `json:"card"`
-	Driver     string             `json:"driver"`
-	Commit     string             `json:"commit"` // of the binary
-	Command    string             `json:"command"`
-	Family     string             `json:"family"` // a stem, chain, or dense
-	Shape      Shape              `json:"shape"`
-	Candidate  string             `json:"candidate"` // form and parameters
-	MedianUS   float64            `json:"median_us"`
-	LoUS       float64            `json:"lo_us"`
-	HiUS       float64            `json:"hi_us"`
-	Samples    int                `json:"samples"`
-	Bytes      int64              `json:"bytes"` // the model's: each input read once, each output written once
-	TBPerS     float64            `json:"tb_per_s"`
-	RoofTBPerS float64            `json:"roof_tb_per_s"` // read bandwidth measured in the same run
-	Baselines  map[string]float64 `json:"baselines"`     // microseconds of each peer on the same card in the same run
+	Date       string  `json:"date"` // RFC 3339, UTC
+	Card       string  `json:"card"`
+	Driver     string  `json:"driver"`
+	Commit     string  `json:"commit"` // of the binary
+	Command    string  `json:"command"`
+	Family     string  `json:"family"` // a stem, chain, or dense
+	Shape      Shape   `json:"shape"`
+	Candidate  string  `json:"candidate"` // form and parameters
+	MedianUS   float64 `json:"median_us"`
+	LoUS       float64 `json:"lo_us"`
+	HiUS       float64 `json:"hi_us"`
+	Samples    int     `json:"samples"`
+	Bytes      int64   `json:"bytes"` // the model's: each input read once, each output written once
+	TBPerS     float64 `json:"tb_per_s"`
+	RoofTBPerS float64 `json:"roof_tb_per_s"` // read bandwidth measured in the same run
+	// Limits are the microseconds that the model's work takes at what the same run measured of memory, exponentials and tensor cores alone,
+	// and what launching an empty kernel costs. Absent from lines of before they were measured.
+	Limits    map[string]float64 `json:"limits,omitempty"`
+	Baselines map[string]float64 `json:"baselines"` // microseconds of each peer on the same card in the same run
 }
 
 // Shape holds every number that affects the work. Keys that do not affect a family are absent from its lines.
@@ -149,80 +143,3 @@ const (
 	DropObserveScore = "drop_observe_score" // both passes over K and V
 	DropChain        = "drop_chain"         // observe to selection
 )
-
-// Read returns the lines of a results file, or none where there is no file.
-func Read(path string) ([]Result, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("results: %w", err)
-	}
-	var results []Result
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	lines.Buffer(nil, 1<<20)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		var r Result
-		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&r); err != nil {
-			return nil, fmt.Errorf("results %s:%d: %w; each line is what kvloom bench wrote", path, n, err)
-		}
-		results = append(results, r)
-	}
-	return results, lines.Err()
-}
-
-// Append adds lines to a results file in one atomic replacement, so that a killed run leaves no half line.
-func Append(path string, results []Result) error {
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("results: %w", err)
-	}
-	var b bytes.Buffer
-	b.Write(old)
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	for _, r := range results {
-		if err := e.Encode(r); err != nil {
-			return fmt.Errorf("results %s: %w", path, err)
-		}
-	}
-	return writeFile(path, b.Bytes())
-}
-
-func writeFile(path string, b []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".results-*")
-	if err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone after the rename
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("results %s: %w", path, err)
-	}
-	return os.Rename(f.Name(), path)
-}
-
-// Newest keeps the last line of each work on each card, in the order of first appearance.
-func Newest(results []Result) []Result {
-	var kept []Result
-	for _, r := range results {
-		i := slices.IndexFunc(kept, func(k Result) bool {
-			return k.Card == r.Card && k.Family == r.Family && reflect.DeepEqual(k.Shape, r.Shape)
-		})
-		if i >= 0 {
-			kept[i] = r
-		} else {
-			kept = append(kept, r)
-		}
-	}
-	return kept
-}

@@ -1,18 +1,14 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/autotune/measure"
-	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/bench"
 	"github.com/kvloom/kvloom/internal/devices"
@@ -26,7 +22,9 @@ type BenchCmd struct {
 	Models     []string `arg:"" optional:"" name:"model" help:"Model names or spec files."`
 	Workload   []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
 	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or drop_observe, drop_score, drop_pool, drop_select, drop_compact, drop_observe_score, drop_chain."`
+	Shapes     string   `help:"Measure a list of shapes in one process instead of models: bars, breadth, growth." placeholder:"NAME"`
 	Against    []string `help:"Peers to run beside: torch, flashinfer."`
+	Pick       int      `help:"Try so many candidates of each work, the choice first, and measure with the fastest." default:"1" placeholder:"N"`
 	Rank       int      `help:"Another rank than the spec's."`
 	Budget     int      `help:"Another budget than the spec's, tokens."`
 	Contiguous bool     `help:"The drop families read a cache without a block table."`
@@ -51,36 +49,43 @@ func (c *BenchCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
+	results, err := c.measure(ctx, jobs)
+	if len(results) > 0 {
+		err = errors.Join(err, printResults(ctx, results))
+	}
+	return err
+}
+
+// measure runs the jobs on the GPU. Each line is in the results file as soon as it is measured.
+func (c *BenchCmd) measure(ctx *Context, jobs []bench.Job) ([]bench.Result, error) {
 	dev, err := devices.Open(c.Device)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer dev.Close()
 	if dev.Info().Backend != "cuda" {
-		return fmt.Errorf("bench measures times, which a simulator cannot; this is %s; run on a machine with a GPU", dev.Why)
+		return nil, fmt.Errorf("bench measures times, which a simulator cannot; this is %s; run on a machine with a GPU", dev.Why)
 	}
 	compiler, err := nvrtc.Open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	choose, done, err := c.chooser(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer done()
+	lines, err := bench.Extend(c.Out)
+	if err != nil {
+		return nil, err
+	}
 	b := bench.Bench{Dev: dev.Device, Compile: autotune.CompileWith(compiler), Choose: choose, Commit: version.Commit(), Peers: c.Against, Python: c.Python,
-		Command: c.command(), Progress: func(s string) { fmt.Fprintln(ctx.Stderr, s) }}
+		Command: c.command(), Pick: c.Pick, Keep: lines.Keep, Progress: func(s string) { fmt.Fprintln(ctx.Stderr, s) }}
 	results, notes, err := b.Run(ctx, jobs)
 	for _, n := range notes {
 		fmt.Fprintln(ctx.Stderr, "note:", n)
 	}
-	if len(results) > 0 { // what was measured is kept, also when a later job failed
-		err = errors.Join(err, bench.Append(c.Out, results))
-	}
-	if err != nil {
-		return err
-	}
-	return printResults(ctx, results)
+	return results, err
 }
 
 // command is how to measure again: the flags that matter, without file names of this machine.
@@ -91,9 +96,13 @@ func (c *BenchCmd) command() string {
 			parts = append(parts, "--"+name+"="+strings.Join(values, ","))
 		}
 	}
+	flag("shapes", c.Shapes)
 	flag("workload", c.Workload...)
 	flag("family", c.Family...)
 	flag("against", c.Against...)
+	if c.Pick > 1 {
+		flag("pick", strconv.Itoa(c.Pick))
+	}
 	if c.Rank > 0 {
 		flag("rank", strconv.Itoa(c.Rank))
 	}
@@ -110,8 +119,11 @@ func (c *BenchCmd) command() string {
 }
 
 func (c *BenchCmd) jobs() ([]bench.Job, error) {
+	if c.Shapes != "" {
+		return c.preset()
+	}
 	if len(c.Models) == 0 {
-		return nil, errors.New("bench: name a model or a spec file, or use --summary or --import")
+		return nil, errors.New("bench: name a model or a spec file, or use --shapes, --summary or --import")
 	}
 	families := c.Family
 	if len(families) == 0 {
@@ -142,6 +154,28 @@ func (c *BenchCmd) jobs() ([]bench.Job, error) {
 	return jobs, nil
 }
 
+// preset is a named list of shapes, narrowed to the families asked for.
+func (c *BenchCmd) preset() ([]bench.Job, error) {
+	if len(c.Models) > 0 || len(c.Workload) > 0 || c.Rank > 0 || c.Budget > 0 || c.Contiguous {
+		return nil, fmt.Errorf("bench --shapes %s: its models, workloads, ranks, budgets and layouts are its own; leave those flags out", c.Shapes)
+	}
+	all, err := bench.Preset(c.Shapes)
+	if err != nil {
+		return nil, fmt.Errorf("bench --shapes: %w", err)
+	}
+	var jobs []bench.Job
+	for _, j := range all {
+		j.Warm = c.Warm
+		if len(c.Family) > 0 {
+			j.Families = slices.DeleteFunc(slices.Clone(j.Families), func(f string) bool { return !slices.Contains(c.Family, f) })
+		}
+		if len(j.Families) > 0 {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs, nil
+}
+
 func parseWorkloads(list []string) ([]specs.Workload, error) {
 	var out []specs.Workload
 	for _, text := range list {
@@ -154,46 +188,6 @@ func parseWorkloads(list []string) ([]specs.Workload, error) {
 		out = append(out, specs.Workload{Context: context, Batch: batch})
 	}
 	return out, nil
-}
-
-// chooser picks candidates: from a trial database, else from the committed tables, else the default.
-func (c *BenchCmd) chooser(ctx context.Context) (choose func(*specs.Spec, *plan.Plan, specs.Workload, measure.Work) (plan.Candidate, error), done func(), err error) {
-	table := func(s *specs.Spec, p *plan.Plan) (specs.Table, error) {
-		t, _, err := specs.TunedTable(s.Name)
-		return t, err
-	}
-	done = func() {}
-	if c.DB != "" {
-		db, err := store.Open(ctx, c.DB)
-		if err != nil {
-			return nil, nil, err
-		}
-		done = func() { db.Close() }
-		table = func(s *specs.Spec, p *plan.Plan) (specs.Table, error) {
-			trials, err := db.Trials(ctx, store.Filter{Spec: s.Name})
-			if err != nil {
-				return specs.Table{}, err
-			}
-			if trials, err = autotune.Current(trials, p); err != nil {
-				return specs.Table{}, err
-			}
-			return autotune.TableOf(s, autotune.Choose(trials)), nil
-		}
-	}
-	return func(s *specs.Spec, p *plan.Plan, w specs.Workload, work measure.Work) (plan.Candidate, error) {
-		t, err := table(s, p)
-		if err != nil {
-			return plan.Candidate{}, err
-		}
-		if cand, ok := autotune.FromTable(t, p, string(work), w); ok {
-			return cand, nil
-		}
-		fp := p.Of(work.Family())
-		if len(fp.Candidates) == 0 {
-			return plan.Candidate{}, fmt.Errorf("%s: the plan has no candidate", work)
-		}
-		return fp.Candidates[0], nil
-	}, done, nil
 }
 
 func (c *BenchCmd) importLines(ctx *Context) error {
@@ -220,54 +214,4 @@ func (c *BenchCmd) summary(ctx *Context) error {
 		return fmt.Errorf("bench --summary: %s has no results; kvloom bench MODEL makes them on a GPU", c.Out)
 	}
 	return printResults(ctx, bench.Newest(results))
-}
-
-func printResults(ctx *Context, results []bench.Result) error {
-	if ctx.JSON {
-		return ctx.PrintJSON(results)
-	}
-	card := ""
-	t := tabwriter.NewWriter(ctx.Stdout, 0, 0, 2, ' ', 0)
-	for _, r := range results {
-		if r.Card != card {
-			card = r.Card
-			fmt.Fprintf(t, "%s, driver %s\nfamily\theads\ttokens\tus\t95 %%\tTB/s\troof\tpeers, us\n", r.Card, r.Driver)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%dx%d\t%.2f\t%.2f-%.2f\t%.2f\t%.0f %%\t%s\n", family(r), heads(r.Shape), r.Shape.Tokens, r.Shape.Batch,
-			r.MedianUS, r.LoUS, r.HiUS, r.TBPerS, 100*r.TBPerS/r.RoofTBPerS, peers(r))
-	}
-	return t.Flush()
-}
-
-func family(r bench.Result) string {
-	name := r.Family
-	if r.Shape.Rank > 0 {
-		name += fmt.Sprintf(" r%d", r.Shape.Rank)
-	}
-	if r.Shape.L2 == "warm" {
-		name += " warm"
-	}
-	return name
-}
-
-func heads(s bench.Shape) string {
-	h := strconv.Itoa(s.KVHeads)
-	if s.QHeads > 0 {
-		h = strconv.Itoa(s.QHeads) + "/" + h
-	}
-	if s.HeadDim > 0 {
-		h += " d" + strconv.Itoa(s.HeadDim)
-	}
-	return h
-}
-
-func peers(r bench.Result) string {
-	if len(r.Baselines) == 0 {
-		return "-"
-	}
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(r.Baselines)) {
-		parts = append(parts, fmt.Sprintf("%s %.0f (%.1fx)", name, r.Baselines[name], r.Baselines[name]/r.MedianUS))
-	}
-	return strings.Join(parts, ", ")
 }

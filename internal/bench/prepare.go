@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
+)
+
+// code compiles each source once, from several goroutines, before anything is measured: a run on a machine with many cores then waits for
+// the slowest compilation, not for the sum of all.
+type code struct {
+	mu        sync.Mutex
+	modules   map[string]*nvrtc.Module   // by source hash
+	functions map[string]device.Function // loaded, by source hash
+}
+
+func (b *Bench) compile(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+	b.code.mu.Lock()
+	m := b.code.modules[src.Hash]
+	b.code.mu.Unlock()
+	if m != nil {
+		return m, nil
+	}
+	m, err := b.Compile(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	b.code.mu.Lock()
+	defer b.code.mu.Unlock()
+	if b.code.modules == nil {
+		b.code.modules = map[string]*nvrtc.Module{}
+	}
+	b.code.modules[src.Hash] = m
+	return m, nil
+}
+
+// prefetch compiles what the jobs will load. Faults are met again, and reported, where the code is needed.
+func (b *Bench) prefetch(ctx context.Context, jobs []Job) {
+	var workers sync.WaitGroup
+	slots := make(chan struct{}, max(runtime.NumCPU(), 1))
+	seen := map[string]bool{}
+	for _, j := range jobs {
+		p := plan.New(j.Spec, plan.Targets["sm_90a"])
+		for _, work := range worksOf(j.Families) {
+			list, err := b.candidates(j, p, work)
+			if err != nil {
+				continue
+			}
+			for _, c := range list {
+				src, err := render.Candidate(c)
+				if err != nil || seen[src.Hash] {
+					continue
+				}
+				seen[src.Hash] = true
+				workers.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					_, _ = b.compile(ctx, src)
+				})
+			}
+		}
+	}
+	workers.Wait()
+	b.Progress(fmt.Sprintf("%d kernels compiled", len(seen)))
+}
+
+// worksOf lists the works of families, chains taken apart, each once.
+func worksOf(families []string) (list []measure.Work) {
+	seen := map[measure.Work]bool{}
+	for _, f := range families {
+		works := chains[f]
+		if works == nil {
+			works = []measure.Work{measure.Work(f)}
+		}
+		for _, w := range works {
+			if !seen[w] {
+				seen[w] = true
+				list = append(list, w)
+			}
+		}
+	}
+	return list
+}
+
+// candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, the plan's first ones.
+func (b *Bench) candidates(j Job, p *plan.Plan, work measure.Work) ([]plan.Candidate, error) {
+	if !p.Has(work.Family()) {
+		return nil, fmt.Errorf("%s: %s has no use for it", work, j.Spec.Name)
+	}
+	c, err := b.Choose(j.Spec, p, j.Workload, work)
+	if err != nil {
+		return nil, err
+	}
+	list := []plan.Candidate{c}
+	for _, other := range p.Of(work.Family()).Candidates {
+		if len(list) >= b.Pick {
+			break
+		}
+		if other.ID() != c.ID() {
+			list = append(list, other)
+		}
+	}
+	return list, nil
+}
+
+// quick is how long a candidate is tried before the pick.
+var quick = measure.Timing{Width: 0.01, Least: 5, Most: 9, Limit: measure.Usual.Limit / 4, GraphUS: 600}
+
+// prepared is a work's step and what it is.
+type prepared struct {
+	step *measure.Step
+	name string
+}
+
+// prepare readies a work of a job: its candidate, or the fastest of several where the bench picks.
+func (b *Bench) prepare(ctx context.Context, rig *measure.Rig, j Job, p *plan.Plan, work measure.Work) (best prepared, err error) {
+	list, err := b.candidates(j, p, work)
+	if err != nil {
+		return best, err
+	}
+	least := 0.0
+	var faults []error
+	for _, c := range list {
+		step, err := b.step(ctx, rig, work, c)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", c.ID(), err))
+			continue
+		}
+		us := 0.0
+		if len(list) > 1 {
+			samples, _, err := rig.Time(step, quick)
+			if err != nil {
+				return best, fmt.Errorf("%s: %w", c.ID(), err)
+			}
+			us = measure.Summarise(samples).Median
+		}
+		if best.step == nil || us < least {
+			best, least = prepared{step, strings.TrimPrefix(c.ID(), string(c.Family)+" ")}, us
+		}
+	}
+	if best.step == nil {
+		return best, errors.Join(faults...)
+	}
+	return best, nil
+}
+
+func (b *Bench) step(ctx context.Context, rig *measure.Rig, work measure.Work, c plan.Candidate) (*measure.Step, error) {
+	src, err := render.Candidate(c)
+	if err != nil {
+		return nil, err
+	}
+	fn, err := b.load(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	return rig.Step(work, c, fn)
+}
+
+func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, error) {
+	if fn := b.code.functions[src.Hash]; fn != nil {
+		return fn, nil
+	}
+	m, err := b.compile(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	image := m.Cubin
+	if src.Arch == plan.PortableArch {
+		image = m.PTX
+	}
+	mod, err := b.Dev.Load(image)
+	if err != nil {
+		return nil, err
+	}
+	fn, err := mod.Function(src.Entry)
+	if err == nil {
+		if b.code.functions == nil {
+			b.code.functions = map[string]device.Function{}
+		}
+		b.code.functions[src.Hash] = fn
+	}
+	return fn, err
+}

@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Presets are named lists of jobs, each measured in one process.
+var presets = map[string]func() ([]Job, error){
+	"bars":    barJobs,
+	"growth":  growthJobs,
+	"breadth": breadthJobs,
+}
+
+// Presets are their names, sorted.
+func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
+
+// Preset returns the jobs of a preset.
+func Preset(name string) ([]Job, error) {
+	make := presets[name]
+	if make == nil {
+		return nil, fmt.Errorf("no preset of shapes called %q; there are %s", name, strings.Join(Presets(), ", "))
+	}
+	jobs, err := make()
+	return distinct(jobs), err
+}
+
+// distinct leaves out lines that an earlier job of the list measures: axes meet in a point, and not every axis concerns every family.
+func distinct(jobs []Job) (list []Job) {
+	type line struct {
+		family string
+		shape  Shape
+	}
+	seen := map[line]bool{}
+	for _, j := range jobs {
+		j.Families = slices.DeleteFunc(slices.Clone(j.Families), func(family string) bool {
+			key := line{family, ShapeOf(family, j)}
+			was := seen[key]
+			seen[key] = true
+			return was
+		})
+		if len(j.Families) > 0 {
+			list = append(list, j)
+		}
+	}
+	return list
+}
+
+// The stems, as the names of families.
+var (
+	summary  = string(plan.PageSummary)
+	score    = string(plan.PageScore)
+	choose   = string(plan.PageSelect)
+	attend   = string(plan.PageAttend)
+	dense    = string(measure.Dense)
+	dropped  = string(plan.DropScore)
+	compact  = string(plan.DropCompact)
+	decoding = []string{summary, score, choose, attend, ChainFamily, dense}
+)
+
+// barJobs are the shapes that kvloom's speed is judged by: long contexts of three published models, ranks 4 and 8, every rule that selects,
+// and eviction of a prompt.
+func barJobs() (jobs []Job, err error) {
+	add := func(model string, context, batch int, families []string, change func(*Job)) {
+		if err != nil {
+			return
+		}
+		var s *specs.Spec
+		if s, err = specs.Resolve(model); err != nil {
+			return
+		}
+		j := Job{Spec: s, Workload: specs.Workload{Context: context, Batch: batch}, Families: families}
+		if change != nil {
+			change(&j)
+		}
+		jobs = append(jobs, j)
+	}
+	const llama, glm1m, glm = "llama-3.1-8b", "glm-4-9b-chat-1m", "glm-4-9b-chat"
+	const k128, k512, m1 = 128 << 10, 512 << 10, 1 << 20
+	rank8 := func(j *Job) { j.Spec.Locks.Rank = 8 }
+	add(llama, k128, 1, decoding, nil)
+	add(llama, k512, 1, []string{score, choose, attend, ChainFamily}, nil)
+	add(llama, k128, 8, []string{score, ChainFamily, dense}, nil)
+	add(llama, k128, 1, []string{summary, score, ChainFamily}, rank8)
+	add(llama, k512, 1, []string{score}, rank8)
+	add(llama, k128, 8, []string{score}, rank8)
+	add(glm1m, k512, 1, []string{score, choose, attend, ChainFamily, dense}, nil)
+	add(glm1m, m1, 1, []string{score, choose, ChainFamily, dense}, nil)
+	add(glm, k512, 1, []string{score, choose, attend, ChainFamily, dense}, nil)
+	add(glm, m1, 1, []string{score, choose, ChainFamily, dense}, nil)
+	add(glm, k512, 1, []string{score}, rank8)
+	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
+		add(llama, k128, 1, []string{choose}, func(j *Job) { j.Spec.Locks.Combine = rule })
+	}
+	for _, precision := range []string{"exact", "fast"} {
+		for _, contiguous := range []bool{false, true} {
+			drop := func(j *Job) {
+				j.Contiguous, j.Spec.DropKV.Precision, j.Spec.DropKV.Budget = contiguous, precision, specs.Budget{Ratio: 0.05}
+			}
+			add(llama, k128, 1, []string{dropped, DropObserveScore, DropChain}, drop)
+			if contiguous {
+				add(llama, 32<<10, 1, []string{DropObserveScore}, drop)
+				add(llama, 4<<10, 1, []string{DropObserveScore}, drop)
+				add("qwen2.5-7b-1m", k128, 1, []string{dropped, DropObserveScore}, drop)
+			}
+			if precision == "exact" { // compaction reads no scores
+				add(llama, k128, 1, []string{compact}, drop)
+			}
+		}
+	}
+	return jobs, err
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvloom/kvloom/autotune"
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// chooser picks candidates: from a trial database, else from the committed tables, else the default.
+func (c *BenchCmd) chooser(ctx context.Context) (choose func(*specs.Spec, *plan.Plan, specs.Workload, measure.Work) (plan.Candidate, error), done func(), err error) {
+	table := func(s *specs.Spec, _ *plan.Plan) (specs.Table, error) {
+		t, _, err := specs.TunedTable(s.Name)
+		return t, err
+	}
+	done = func() {}
+	if c.DB != "" {
+		db, err := store.Open(ctx, c.DB)
+		if err != nil {
+			return nil, nil, err
+		}
+		done = func() { db.Close() }
+		table = func(s *specs.Spec, p *plan.Plan) (specs.Table, error) {
+			trials, err := db.Trials(ctx, store.Filter{Spec: s.Name})
+			if err != nil {
+				return specs.Table{}, err
+			}
+			if trials, err = autotune.Current(trials, p); err != nil {
+				return specs.Table{}, err
+			}
+			return autotune.TableOf(s, autotune.Choose(trials)), nil
+		}
+	}
+	tables := map[*specs.Spec]specs.Table{} // a database is read once a spec
+	return func(s *specs.Spec, p *plan.Plan, w specs.Workload, work measure.Work) (plan.Candidate, error) {
+		t, ok := tables[s]
+		if !ok {
+			var err error
+			if t, err = table(s, p); err != nil {
+				return plan.Candidate{}, err
+			}
+			tables[s] = t
+		}
+		if cand, ok := autotune.FromTable(t, p, string(work), w); ok {
+			return cand, nil
+		}
+		fp := p.Of(work.Family())
+		if len(fp.Candidates) == 0 {
+			return plan.Candidate{}, fmt.Errorf("%s: the plan has no candidate", work)
+		}
+		return fp.Candidates[0], nil
+	}, done, nil
+}

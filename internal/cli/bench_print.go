@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/kvloom/kvloom/internal/bench"
+)
+
+func printResults(ctx *Context, results []bench.Result) error {
+	if ctx.JSON {
+		return ctx.PrintJSON(results)
+	}
+	card := ""
+	t := tabwriter.NewWriter(ctx.Stdout, 0, 0, 2, ' ', 0)
+	for _, r := range results {
+		if r.Card != card {
+			card = r.Card
+			fmt.Fprintf(t, "%s, driver %s\nfamily\theads\ttokens\tus\t95 %%\tTB/s\troof\tpeers, us\n", r.Card, r.Driver)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%dx%d\t%.2f\t%.2f-%.2f\t%.2f\t%.0f %%\t%s\n", family(r), heads(r.Shape), r.Shape.Tokens, r.Shape.Batch,
+			r.MedianUS, r.LoUS, r.HiUS, r.TBPerS, 100*r.TBPerS/r.RoofTBPerS, peers(r))
+	}
+	return t.Flush()
+}
+
+func family(r bench.Result) string {
+	name := r.Family
+	if r.Shape.Rank > 0 {
+		name += fmt.Sprintf(" r%d", r.Shape.Rank)
+	}
+	if r.Shape.L2 == "warm" {
+		name += " warm"
+	}
+	return name
+}
+
+func heads(s bench.Shape) string {
+	h := strconv.Itoa(s.KVHeads)
+	if s.QHeads > 0 {
+		h = strconv.Itoa(s.QHeads) + "/" + h
+	}
+	if s.HeadDim > 0 {
+		h += " d" + strconv.Itoa(s.HeadDim)
+	}
+	return h
+}
+
+func peers(r bench.Result) string {
+	if len(r.Baselines) == 0 {
+		return "-"
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(r.Baselines)) {
+		parts = append(parts, fmt.Sprintf("%s %.0f (%.1fx)", name, r.Baselines[name], r.Baselines[name]/r.MedianUS))
+	}
+	return strings.Join(parts, ", ")
+}
