@@ -30,8 +30,9 @@ type Options struct {
 	Strategy    search.Strategy `json:"-"`
 	Evaluations int             `json:"evaluations"`
 	Target      float64         `json:"target"`
-	Rounds      int             `json:"rounds"` // in which leaders are measured again; 0: not at all
-	Warm        bool            `json:"warm"`   // measure with a warm L2: other trials than those with a cold one
+	Rounds      int             `json:"rounds"`    // in which leaders are measured again; 0: not at all
+	Precision   float64         `json:"precision"` // samples of a trial end when the interval is within this share of the median; 0: measure.Usual's
+	Warm        bool            `json:"warm"`      // measure with a warm L2: other trials than those with a cold one
 	// Incumbents are what an earlier tuning chose: measured right after the default, and among the leaders that are measured again.
 	Incumbents []Incumbent `json:"incumbents,omitempty"`
 }
@@ -128,7 +129,8 @@ func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	s := &session{Tuner: t, env: env, run: run, vet: map[string]measure.Response{}, compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
+	s := &session{Tuner: t, env: env, run: run, vet: map[string]measure.Response{}, right: map[string]measure.Checked{},
+		compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
 	s.out = Outcome{Environment: env, Device: info}
 	if err := s.loadKnown(hard); err != nil {
 		return s.out, err

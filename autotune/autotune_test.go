@@ -62,7 +62,11 @@ func TestMain(m *testing.M) {
 		if r.Candidate.Param("warps") == 3 {
 			os.Exit(9)
 		}
-		_ = out.Encode(measure.Response{Class: string(store.OK), Samples: []float64{us, us + 0.1, us - 0.1, us, us, us, us}})
+		answer := measure.Response{Class: string(store.OK), Samples: []float64{us, us + 0.1, us - 0.1, us, us, us, us}}
+		if !r.SkipCheck {
+			answer.Message, answer.MaxError, answer.Bound = "checked", 0.5, 1
+		}
+		_ = out.Encode(answer)
 	}
 }
 
@@ -142,6 +146,50 @@ func TestResume(t *testing.T) {
 		if got := c.Best.Candidate.Param("warps"); got != 2 || c.Default.Candidate.Param("warps") != 4 || c.RunnerUp.Candidate.Param("warps") != 4 {
 			t.Errorf("%s %d: best warps %d, default %d, runner-up %d; want 2, 4, 4", c.Family, c.Context, got,
 				c.Default.Candidate.Param("warps"), c.RunnerUp.Candidate.Param("warps"))
+		}
+	}
+}
+
+// A kernel is checked before it is timed first; at further workloads, and by a run that resumes, the same code is timed alone, and its trials
+// say what the check found.
+func TestCheckedOnceAKernel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trials.db")
+	for _, most := range []int{3, 0} {
+		tuner := testTuner(t, path, "steady")
+		tuner.Options.MaxTrials = most
+		if _, err := tuner.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tuner.Host.Close()
+	}
+	db, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	trials, err := db.Trials(t.Context(), store.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checks, right := map[string]int{}, 0
+	for _, tr := range trials {
+		if tr.Class != store.OK {
+			continue
+		}
+		right++
+		if tr.Bound != 1 || tr.MaxError != 0.5 {
+			t.Errorf("%s at %d: error %g, bound %g; want what the check found", tr.Candidate.ID(), tr.Context, tr.MaxError, tr.Bound)
+		}
+		if tr.Message == "checked" {
+			checks[tr.Candidate.ID()]++
+		}
+	}
+	if right != 12 || len(checks) != 6 {
+		t.Errorf("%d right trials, %d kernels checked; want 12 and 6", right, len(checks))
+	}
+	for id, n := range checks {
+		if n != 1 {
+			t.Errorf("%s was checked %d times", id, n)
 		}
 	}
 }

@@ -22,17 +22,19 @@ const (
 	DefaultRounds = 10
 )
 
-// contests measures the leaders of every point again, in turn, so that a drift of the GPU is in all of them. What an earlier run did of a
-// contest is not done again.
+// contests settles every point, those of which a decode step has most first: its leaders are measured again, in turn, so that a drift of the
+// GPU is in all of them, and the winner is checked in every case. What an earlier run did of a contest is not done again.
 func (s *session) contests(ctx, hard context.Context) error {
 	if s.Options.Rounds == 0 {
 		return nil
 	}
-	for _, l := range s.schedule.lists {
+	lists := slices.Clone(s.schedule.lists)
+	slices.SortStableFunc(lists, func(a, b *list) int { return cmp.Compare(decodeShare(b.work)*b.best, decodeShare(a.work)*a.best) })
+	for _, l := range lists {
 		if len(l.trials) == 0 {
 			continue
 		}
-		whole, err := s.contest(ctx, hard, l)
+		whole, err := s.settle(ctx, hard, l)
 		if err != nil {
 			return err
 		}
@@ -47,19 +49,36 @@ func (s *session) contests(ctx, hard context.Context) error {
 	return nil
 }
 
+// settle repeats a point's contest until its winner is right in every case: one that is not is condemned, and others lead instead.
+func (s *session) settle(ctx, hard context.Context, l *list) (whole bool, err error) {
+	for {
+		if whole, err = s.contest(ctx, hard, l); err != nil || ctx.Err() != nil {
+			return whole, err
+		}
+		c, ok := choose(l.trials)
+		if !ok {
+			return whole, nil
+		}
+		if ok, err = s.vetted(hard, l, c.Best); ok || err != nil {
+			return whole, err
+		}
+	}
+}
+
+// contest measures a point's leaders in rounds; whole tells that none is missing.
 func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err error) {
-	leaders, err := s.vetted(ctx, hard, l)
-	if err != nil || len(leaders) < 2 {
-		return false, err
+	leaders := leadersOf(l.trials, func(t store.Trial) bool { return slices.Contains(l.incumbents, indexOf(l, t)) })
+	if len(leaders) < 2 {
+		return false, nil
 	}
 	id := contestID(s.out.Device.UUID, leaders)
 	for round := range s.Options.Rounds {
 		for i := range leaders {
-			t := &leaders[(i+round)%len(leaders)] // each is first in turn
+			t := &l.trials[at(l, leaders[(i+round)%len(leaders)])] // each is first in turn
 			if slices.ContainsFunc(t.Windows, func(w store.Window) bool { return w.Contest == id && w.Round == round }) {
 				continue
 			}
-			if s.reason(ctx, 1) == "stopped" || s.reason(ctx, 1) == "budget spent" {
+			if why := s.reason(ctx, 1); why == "stopped" || why == "budget spent" {
 				return false, nil
 			}
 			w, err := s.window(hard, l, *t, id, round)
@@ -74,44 +93,36 @@ func (s *session) contest(ctx, hard context.Context, l *list) (whole bool, err e
 	return true, nil
 }
 
-// vetted are the leaders that every case of the check finds right. One that is found wrong is condemned, and the next one leads instead.
-func (s *session) vetted(ctx, hard context.Context, l *list) ([]store.Trial, error) {
-	for {
-		leaders := leadersOf(l.trials, func(t store.Trial) bool { return slices.Contains(l.incumbents, indexOf(l, t)) })
-		condemned := false
-		for _, t := range leaders {
-			key := kernelOf(t.Candidate)
-			found, known := s.vet[key]
-			if !known {
-				if ctx.Err() != nil {
-					return leaders, nil // the contest stops as well
-				}
-				var err error
-				if found, err = s.check(hard, l, t); err != nil {
-					return nil, err
-				}
-				s.vet[key] = found
-			}
-			class := store.Class(found.Class)
-			if class == store.OK || class == store.Hang { // too slow to check whole here is not wrong
-				continue
-			}
-			if err := s.DB.Condemn(hard, t.ID(), class, found.Message); err != nil {
-				return nil, err
-			}
-			i := slices.IndexFunc(l.trials, func(o store.Trial) bool { return o.ID() == t.ID() })
-			l.trials[i].Class, l.trials[i].Message = class, found.Message
-			s.observe(Event{Kind: "note", Message: fmt.Sprintf("%s was the fastest or near it, and is %s in a case that is not checked before timing: %s",
-				t.Candidate.ID(), class, found.Message)})
-			condemned = true
-		}
-		if !condemned {
-			return leaders, nil
-		}
-	}
+// at is where a trial stands in its list.
+func at(l *list, t store.Trial) int {
+	return slices.IndexFunc(l.trials, func(o store.Trial) bool { return o.ID() == t.ID() })
 }
 
-// check runs every case of the check on a leader.
+// vetted tells whether every case of the check finds a winner right. One that is found wrong is condemned.
+func (s *session) vetted(ctx context.Context, l *list, t store.Trial) (ok bool, err error) {
+	key := kernelOf(t.Candidate)
+	found, known := s.vet[key]
+	if !known {
+		if found, err = s.check(ctx, l, t); err != nil {
+			return false, err
+		}
+		s.vet[key] = found
+	}
+	class := store.Class(found.Class)
+	if class == store.OK || class == store.Hang { // too slow to check whole here is not wrong
+		return true, nil
+	}
+	if err := s.DB.Condemn(ctx, t.ID(), class, found.Message); err != nil {
+		return false, err
+	}
+	i := at(l, t)
+	l.trials[i].Class, l.trials[i].Message = class, found.Message
+	s.observe(Event{Kind: "note", Message: fmt.Sprintf("%s was the fastest or near it, and is %s in a case that is not checked before timing: %s",
+		t.Candidate.ID(), class, found.Message)})
+	return false, nil
+}
+
+// check runs every case of the check on a winner.
 func (s *session) check(ctx context.Context, l *list, t store.Trial) (measure.Response, error) {
 	src, err := job{list: l, index: indexOf(l, t)}.source()
 	if err != nil {

@@ -27,7 +27,8 @@ type session struct {
 	schedule *schedule
 	spent    float64 // seconds, earlier runs included
 	compiled *compiled
-	vet      map[string]measure.Response // what every case of the check found of leading kernels
+	vet      map[string]measure.Response // what every case of the check found of winners, by kernel
+	right    map[string]measure.Checked  // what the quick check found of kernels that passed it, by kernel
 	out      Outcome
 }
 
@@ -63,6 +64,9 @@ func (s *session) loadKnown(ctx context.Context) error {
 	}
 	for _, l := range s.schedule.lists {
 		s.out.Known += len(l.trials)
+		for _, t := range l.trials {
+			s.passed(t)
+		}
 	}
 	s.spent, err = s.DB.SpentSeconds(ctx, s.Spec.Name, s.env.ID())
 	return err
@@ -101,8 +105,21 @@ func (s *session) differs(other store.Environment) string {
 	return "on a " + info.Name + " of another configuration (SMs, memory, clocks or ECC)"
 }
 
-// contestShare of a budget is kept for measuring leaders again.
-const contestShare = 0.15
+// Of a budget so much is kept for measuring leaders again and checking winners whole: what that takes at each point, within bounds.
+const (
+	contestSeconds  = 2.0
+	contestShare    = 0.15
+	contestShareMax = 0.40
+)
+
+// searchShare is the part of the budget that the search may spend.
+func (s *session) searchShare() float64 {
+	if s.Options.Rounds == 0 || s.Options.Budget == 0 {
+		return 1
+	}
+	need := contestSeconds * float64(len(s.schedule.lists)) / s.Options.Budget.Seconds()
+	return 1 - min(max(need, contestShare), contestShareMax)
+}
 
 // measureAll measures what the schedule deals, then leaders again. Trials are dealt some ahead, so that they are compiled by then.
 func (s *session) measureAll(ctx, hard context.Context) error {
@@ -111,8 +128,9 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 	defer stopAhead()
 	s.observe(Event{Kind: "start", Done: s.out.Known, Total: s.out.Known + s.schedule.left(), Points: s.schedule.progress()})
 	var queue []job
+	share, depth := s.searchShare(), max(Deal, 2*s.Options.Workers) // so many trials are dealt ahead as keep the compilers busy
 	for more := true; more || len(queue) > 0; {
-		for more && len(queue) <= Deal {
+		for more && len(queue) <= depth {
 			jobs := s.schedule.next()
 			more = len(jobs) > 0
 			s.compiled.prefetch(ahead, jobs)
@@ -122,14 +140,14 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 			break
 		}
 		s.out.Left = s.schedule.left()
-		if s.out.Why = s.reason(ctx, 1-contestShare*min(1, float64(s.Options.Rounds))); s.out.Why != "" {
+		if s.out.Why = s.reason(ctx, share); s.out.Why != "" {
 			break
 		}
 		if err := s.measureJob(hard, queue[0]); err != nil {
 			return err
 		}
 		queue = queue[1:]
-		if more && len(queue) <= Deal {
+		if more && len(queue) <= depth {
 			for _, l := range s.schedule.lists {
 				s.schedule.learn(l, s.Plan, s.out.Device)
 			}
@@ -222,20 +240,32 @@ func (s *session) measureModule(ctx context.Context, j job, m *nvrtc.Module, t *
 	t.CubinHash = hashOf(image)
 	t.Registers, t.SpillBytes = m.Resources.Registers, m.Resources.SpillStores+m.Resources.SpillLoads
 	t.SharedBytes += m.Resources.StaticShared
+	checked, skip := s.right[kernelOf(j.candidate())] // the check has its own shapes: what it found holds for every workload
 	resp, err := s.Host.Do(ctx, measure.Request{
-		Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(), Image: image,
-		Warm: s.Options.Warm, BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()),
+		Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(), Image: image, SkipCheck: skip,
+		Warm: s.Options.Warm, BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()), Precision: s.Options.Precision,
 	})
 	if err != nil {
 		return err
 	}
-	t.Class, t.Message, t.MaxError, t.Bound, t.Samples = store.Class(resp.Class), resp.Message, resp.MaxError, resp.Bound, resp.Samples
+	if !skip {
+		checked = measure.Checked{MaxError: resp.MaxError, Bound: resp.Bound}
+	}
+	t.Class, t.Message, t.MaxError, t.Bound, t.Samples = store.Class(resp.Class), resp.Message, checked.MaxError, checked.Bound, resp.Samples
 	t.Conditions = resp.Conditions
+	s.passed(*t)
 	if len(t.Samples) > 0 {
 		sum := measure.Summarise(t.Samples)
 		t.MedianUS, t.LoUS, t.HiUS = sum.Median, sum.Lo, sum.Hi
 	}
 	return nil
+}
+
+// passed remembers a trial whose kernel the check found right.
+func (s *session) passed(t store.Trial) {
+	if t.Class == store.OK || t.Class == store.Cut {
+		s.right[kernelOf(t.Candidate)] = measure.Checked{MaxError: t.MaxError, Bound: t.Bound}
+	}
 }
 
 func hashOf(b []byte) string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/kvloom/kvloom/autotune/store"
@@ -37,7 +38,7 @@ type Child struct {
 	Watch func() (nvml.Status, error)
 	Pause time.Duration
 	dev   device.Device
-	rig   *Rig
+	rigs  []*Rig // the last one used is last
 }
 
 // Serve reads requests and writes responses, one JSON line each.
@@ -120,17 +121,16 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 		resp.Class = string(store.OK)
 		return resp, nil
 	}
-	rig, err := c.rigFor(&req.Spec, req.Workload, req.Warm)
-	if err != nil {
-		return resp, err
-	}
-	step, err := rig.Step(req.Work, req.Candidate, fn)
+	rig, step, err := c.stepFor(req, fn)
 	if err != nil {
 		return resp, err
 	}
 	defer func() { err = errors.Join(err, rig.release(step)) }()
 	t := Usual
 	t.CutUS = 3 * req.BestUS
+	if req.Precision > 0 {
+		t.Width = req.Precision
+	}
 	if req.Samples > 0 {
 		t.Least, t.Most, t.CutUS = req.Samples, req.Samples, 0
 	}
@@ -143,22 +143,62 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	return resp, err
 }
 
-// rigFor keeps the buffers of the last workload, for trials come in runs of the same one.
+// rigsKept is how many workloads' buffers a child keeps: a spec has three or four, whose trials come by turns.
+const rigsKept = 4
+
+// rigFor returns the buffers of a workload, those of an earlier trial where they are kept.
 func (c *Child) rigFor(s *specs.Spec, w specs.Workload, warm bool) (*Rig, error) {
-	if c.rig != nil && c.rig.Workload == w && c.rig.Spec.Name == s.Name && c.rig.Warm == warm {
-		return c.rig, nil
+	at := slices.IndexFunc(c.rigs, func(r *Rig) bool { return r.Workload == w && r.Spec.Name == s.Name && r.Warm == warm })
+	if at >= 0 {
+		r := c.rigs[at]
+		c.rigs = append(slices.Delete(c.rigs, at, at+1), r)
+		return r, nil
 	}
-	if c.rig != nil {
-		if err := c.rig.Close(); err != nil {
-			return nil, err
-		}
-		c.rig = nil
+	if err := c.dropRigs(rigsKept - 1); err != nil {
+		return nil, err
 	}
 	rig, err := NewRig(c.dev, s, w)
 	if err != nil {
+		if rig != nil {
+			err = errors.Join(err, rig.Close())
+		}
 		return nil, err
 	}
 	rig.Warm = warm
-	c.rig = rig
+	c.rigs = append(c.rigs, rig)
 	return rig, nil
+}
+
+// dropRigs closes the rigs that were not used for the longest time, all but so many.
+func (c *Child) dropRigs(but int) error {
+	for len(c.rigs) > but {
+		r := c.rigs[0]
+		c.rigs = c.rigs[1:]
+		if err := r.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepFor sets a candidate up on the buffers of its workload. Where there is no room for them, those of all workloads are given up first.
+func (c *Child) stepFor(req Request, fn device.Function) (rig *Rig, step *Step, err error) {
+	for _, last := range []bool{false, true} {
+		if rig, err = c.rigFor(&req.Spec, req.Workload, req.Warm); err == nil {
+			step, err = rig.Step(req.Work, req.Candidate, fn)
+		}
+		if err == nil || last || !noMemory(err) {
+			return rig, step, err
+		}
+		if err := c.dropRigs(0); err != nil {
+			return nil, nil, err
+		}
+	}
+	return rig, step, err
+}
+
+// noMemory recognises the driver's refusal of an allocation.
+func noMemory(err error) bool {
+	var e interface{ OutOfMemory() bool }
+	return errors.As(err, &e) && e.OutOfMemory()
 }

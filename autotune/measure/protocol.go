@@ -39,6 +39,7 @@ type Request struct {
 	Warm      bool           `json:"warm"`       // one set of buffers, so that the L2 holds it where it fits
 	Thorough  bool           `json:"thorough"`   // instead of timing: every case of the check, before a leader may be chosen
 	Samples   int            `json:"samples"`    // exactly so many samples; 0: until the interval is tight
+	Precision float64        `json:"precision"`  // tight is within this share of the median; 0: as Usual has it
 }
 
 // Response is the child's answer, one line of JSON on its standard output. The first line after its start is a Hello.

@@ -38,6 +38,9 @@ type TuneCmd struct {
 	Strategy  string        `default:"default" help:"Search of spaces beyond 64 candidates: default, random, local, model, exhaustive."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
 	Trials    int           `default:"300" help:"End the search of one family and workload after so many trials in a space beyond 64 candidates; 0: no limit."`
+	Workload  []string      `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
+	Rounds    int           `default:"10" help:"Rounds in which the leaders of each point are measured again; 0: none."`
+	Precision float64       `default:"0.005" help:"Samples of a trial end when the 95 % interval is within this share of the median."`
 	Wait      time.Duration `help:"Wait so long for another tuner of the same GPU; default: refuse at once."`
 	L2        string        `name:"l2" enum:"cold,warm" default:"cold" help:"State of the L2: cold as in a decode step, or warm."`
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
@@ -142,6 +145,11 @@ func (c *TuneCmd) specs() (list []*specs.Spec, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(c.Workload) > 0 {
+			if s.Workloads, err = parseWorkloads(c.Workload); err != nil {
+				return nil, fmt.Errorf("tune: %w", err)
+			}
+		}
 		list = append(list, s)
 	}
 	return list, nil
@@ -204,7 +212,8 @@ func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *a
 		Spec: spec, Plan: plan.New(spec, plan.Targets[spec.Targets[0]]), Compile: autotune.CompileWith(t.compiler), NVRTC: t.compiler.Version(),
 		Generator: version.String(), Host: t.host, DB: t.db,
 		Options: autotune.Options{Budget: budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: t.works,
-			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: autotune.DefaultRounds, Warm: c.L2 == "warm"},
+			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: c.Rounds,
+			Precision: c.Precision, Warm: c.L2 == "warm"},
 	}
 }
 

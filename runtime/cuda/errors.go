@@ -13,6 +13,7 @@ type Result int32
 
 // The results that need more than the driver's own words.
 const (
+	errOutOfMemory      Result = 2
 	errStubLibrary      Result = 34
 	errNeedsNewerDriver Result = 36
 	errNoDevice         Result = 100
@@ -49,6 +50,9 @@ func (e *Error) Sticky() bool {
 	}
 	return false
 }
+
+// OutOfMemory tells whether the device had no room for what was asked for.
+func (e *Error) OutOfMemory() bool { return e.Code == errOutOfMemory }
 
 // fail makes the error of a result.
 func (a *api) fail(r Result, call, what string) error {
