@@ -3,71 +3,12 @@ package autotune
 import (
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
-	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
 )
-
-// clocked is the simulator with a clock that always says 3 ms, so that all of a measuring child can be run without a GPU. Its L2 is
-// tiny, for cold buffers are many otherwise. No number of it means anything.
-type clocked struct{ device.Device }
-
-func (c clocked) Info() device.Info {
-	i := c.Device.Info()
-	i.L2Bytes = 1
-	return i
-}
-
-func (c clocked) NewStream() (device.Stream, error) {
-	s, err := c.Device.NewStream()
-	return clockedStream{s}, err
-}
-
-func (c clocked) NewEvent() (device.Event, error) {
-	e, err := c.Device.NewEvent()
-	return clockedEvent{e}, err
-}
-
-func (c clocked) Load(image []byte) (device.Module, error) {
-	m, err := c.Device.Load(image)
-	return clockedModule{m}, err
-}
-
-type clockedStream struct{ device.Stream }
-
-func (s clockedStream) Record(e device.Event) error { return s.Stream.Record(e.(clockedEvent).Event) }
-func (s clockedStream) Wait(e device.Event) error   { return s.Stream.Wait(e.(clockedEvent).Event) }
-func (s clockedStream) EndCapture() (device.Graph, error) {
-	g, err := s.Stream.EndCapture()
-	return clockedGraph{g}, err
-}
-
-type clockedEvent struct{ device.Event }
-
-func (clockedEvent) Since(device.Event) (float64, error) { return 3, nil }
-
-type clockedGraph struct{ device.Graph }
-
-func (g clockedGraph) Launch(s device.Stream) error {
-	return g.Graph.Launch(s.(clockedStream).Stream)
-}
-
-type clockedModule struct{ device.Module }
-
-func (m clockedModule) Function(name string) (device.Function, error) {
-	f, err := m.Module.Function(name)
-	return clockedFunction{f}, err
-}
-
-type clockedFunction struct{ device.Function }
-
-func (f clockedFunction) Launch(s device.Stream, l *device.Launch, params unsafe.Pointer, size uintptr) error {
-	return f.Function.Launch(s.(clockedStream).Stream, l, params, size)
-}
 
 // The whole of a trial, a window of a contest and a check of a leader in a real child: class, samples and errors arrive.
 func TestChildEndToEnd(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/kvloom/kvloom/internal/gputest"
 	"github.com/kvloom/kvloom/runtime/cuda"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
@@ -58,6 +60,15 @@ func plant(t *testing.T, p planted, c plan.Candidate) ([]byte, plan.Candidate) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if p.shared > 0 {
+		c.Geometry.DynamicShared = p.shared
+	}
+	return imageOf(c, nvrtctest.Compile(t, p.into(t, src))), c
+}
+
+// into plants a fault in a source.
+func (p planted) into(t *testing.T, src render.Source) render.Source {
+	t.Helper()
 	head, body, ok := strings.Cut(src.Text, " args) {\n")
 	end := strings.LastIndex(body, "}")
 	if !ok || end < 0 {
@@ -65,11 +76,7 @@ func plant(t *testing.T, p planted, c plan.Candidate) ([]byte, plan.Candidate) {
 	}
 	src.Text = head + " args) {\n" + p.before + "\n" + body[:end] + p.after + "\n}\n"
 	src.Hash = hashOf([]byte(src.Text))
-	m := nvrtctest.Compile(t, src)
-	if p.shared > 0 {
-		c.Geometry.DynamicShared = p.shared
-	}
-	return imageOf(c, m), c
+	return src
 }
 
 // realChild is a measuring child of this test binary with a real device behind it; see TestMain.
@@ -80,7 +87,7 @@ func realChild(kind string) {
 		}
 		dev, err := sim.New(sim.Config{InstructionLimit: 3_000_000})
 		if err == nil && kind == "clocked" {
-			return clocked{dev}, nil
+			return gputest.Clocked{Device: dev}, nil
 		}
 		return dev, err
 	}}
@@ -154,7 +161,7 @@ func TestPlantedAmongLeaders(t *testing.T) {
 // On a GPU each ends as its class, after a second try in a fresh child where it took the first one down, and the next trial is measured.
 func TestPlantedOnTheGPU(t *testing.T) {
 	gputest.Require(t)
-	host := realHost(t, "cuda", 20*time.Second)
+	host := realHost(t, "cuda", 5*time.Second)
 	for _, p := range append(plantedFaults, plantedFaults[0]) {
 		t.Run(p.name, func(t *testing.T) {
 			before := host.Restarts
@@ -177,6 +184,96 @@ func TestPlantedOnTheGPU(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On a GPU, 30 planted kernels among 300 trials of one run of the tuner: each has its class, all others are measured, and a second run finds
+// nothing left to do.
+func TestThirtyFaultsOnTheGPU(t *testing.T) {
+	gputest.Require(t)
+	spec, err := specs.Model("smollm2-135m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Workloads = []specs.Workload{{Context: 1024, Batch: 1}}
+	first, ok := plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageSelect).DefaultOf(plan.Portable)
+	if !ok {
+		t.Fatal("no portable page_select")
+	}
+	var faults []planted // local memory that the GPU may have is no fault for sure, and needs no place among the 30
+	for _, p := range plantedFaults {
+		if !p.orOK {
+			faults = append(faults, p)
+		}
+	}
+	fp := plan.FamilyPlan{Family: plan.PageSelect, Cost: plan.New(spec, plan.Targets["sm_90a"]).Of(plan.PageSelect).Cost}
+	planted := 0
+	for i := range 300 {
+		fault := 0
+		if i%10 == 7 {
+			planted++
+			fault = 1 + (planted-1)%(len(faults)-1)
+		}
+		c := first
+		c.Params = []plan.Param{{Name: "copy", Value: i}, {Name: "fault", Value: fault}}
+		if faults[fault].shared > 0 {
+			c.Geometry.DynamicShared = faults[fault].shared
+		}
+		fp.Candidates = append(fp.Candidates, c)
+	}
+	modules := map[string]func() *nvrtc.Module{}
+	for i, p := range faults { // what differs between copies is a comment
+		src, err := render.Candidate(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		modules[fmt.Sprint(i)] = sync.OnceValue(func() *nvrtc.Module { return nvrtctest.Compile(t, p.into(t, src)) })
+	}
+	path := filepath.Join(t.TempDir(), "trials.db")
+	run := func() Outcome {
+		db, err := store.Create(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		host := realHost(t, "cuda", 2*time.Second)
+		defer host.Close()
+		tuner := &Tuner{Spec: spec, Plan: &plan.Plan{Spec: spec, Families: []plan.FamilyPlan{fp}}, NVRTC: "test", Generator: "test", Host: host, DB: db,
+			Compile: func(_ context.Context, src render.Source) (*nvrtc.Module, error) {
+				_, after, _ := strings.Cut(src.Text, " fault=")
+				fault, _, _ := strings.Cut(after, ":")
+				return modules[fault](), nil
+			},
+			Options: Options{Works: []measure.Work{"page_select"}, Strategy: search.Whole{}, Workers: 4, Precision: 0.05}}
+		out, err := tuner.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := run(); out.Measured != 300 || out.Left != 0 {
+		t.Fatalf("%d measured, %d left: %s", out.Measured, out.Left, out.Why)
+	}
+	if out := run(); out.Measured != 0 || out.Known != 300 {
+		t.Errorf("again: %d measured, %d known", out.Measured, out.Known)
+	}
+	db, err := store.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	trials, err := db.Trials(t.Context(), store.Filter{})
+	if err != nil || len(trials) != 300 {
+		t.Fatalf("%d trials, %v", len(trials), err)
+	}
+	classes := map[store.Class]int{}
+	for _, tr := range trials {
+		p := faults[tr.Candidate.Param("fault")]
+		classes[tr.Class]++
+		if tr.Class != p.class || !strings.Contains(tr.Message, p.message) {
+			t.Errorf("%s, %s: %s %q, want %s", tr.Candidate.ID(), p.name, tr.Class, tr.Message, p.class)
+		}
+	}
+	t.Logf("300 trials, %d planted: %v", planted, classes)
 }
 
 // misbehave is what a fake child does for a candidate with a fault.

@@ -47,18 +47,24 @@ type Bench struct {
 	// Keep, where set, is called after each line with all lines so far, so that a run that is killed loses none.
 	Keep func([]Result) error
 
-	limits Limits
-	code   code
+	// Limits are measured when nil.
+	Limits *Limits
+
+	code code
 }
 
 // Run measures every job, and the peers beside it. A job that fails costs that job: the others are measured all the same, and the error
 // names each. Notes name the peers that were left out and why.
 func (b *Bench) Run(ctx context.Context, jobs []Job) (results []Result, notes []string, err error) {
 	b.prefetch(ctx, jobs)
-	if b.limits, err = b.measureLimits(ctx); err != nil {
-		return nil, nil, err
+	if b.Limits == nil {
+		measured, err := b.measureLimits(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		b.Limits = &measured
 	}
-	b.Progress(b.limits.String())
+	b.Progress(b.Limits.String())
 	keep := func(r Result) error {
 		results = append(results, r)
 		if b.Keep == nil {
@@ -152,8 +158,8 @@ func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []
 	info := b.Dev.Info()
 	r := Result{Date: time.Now().UTC().Format(time.RFC3339), Card: info.Name, Driver: info.DriverName, Commit: b.Commit, Command: b.Command,
 		Family: family, Shape: ShapeOf(family, j), Candidate: candidate,
-		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.limits.ReadTBPerS,
-		Limits: b.limits.of(Work(p, family, j.Workload)), Baselines: map[string]float64{}}
+		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.Limits.ReadTBPerS,
+		Limits: b.Limits.of(Work(p, family, j.Workload)), Baselines: map[string]float64{}}
 	r.TBPerS = float64(r.Bytes) / sum.Median / 1e6
 	return r
 }

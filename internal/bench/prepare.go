@@ -174,7 +174,7 @@ func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, e
 		return nil, err
 	}
 	image := m.Cubin
-	if src.Arch == plan.PortableArch {
+	if src.Arch == plan.PortableArch || b.Dev.Info().Backend == "sim" {
 		image = m.PTX
 	}
 	mod, err := b.Dev.Load(image)
