@@ -228,10 +228,11 @@ func (r *Rig) needSummaries() error {
 		return nil
 	}
 	var err error
-	if r.summaries, err = r.newRing(r.recordBytes(), r.sets(r.recordBytes())); err != nil {
+	// As many sets as keep the pages that attention chooses cold too: with fewer, a chain would choose the same ones again.
+	if r.summaries, err = r.newRing(r.recordBytes(), max(r.sets(r.recordBytes()), r.sets(r.touchedBytes()))); err != nil {
 		return err
 	}
-	return r.fill(r.summaries.base, r.summaries.each*int64(r.summaries.n), r.records(1021))
+	return r.fill(r.summaries.base, r.summaries.each*int64(r.summaries.n), r.records(16381))
 }
 
 // records makes n random records with finite scales.
@@ -277,6 +278,12 @@ func (r *Rig) needScores() error {
 	return r.fill(r.scores.base, r.scores.each*int64(r.scores.n), bytesOf(pattern))
 }
 
+// touchedBytes is what attention over page lists reads of the pool.
+func (r *Rig) touchedBytes() int64 {
+	p := r.Problem
+	return p.Batch * p.Lists * min(p.Slots, p.MaxPages) * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 4
+}
+
 // needLists makes random ascending page lists with the sink and the most recent page, one set for each launch of the ring.
 func (r *Rig) needLists() error {
 	if r.pages.n > 0 {
@@ -284,8 +291,7 @@ func (r *Rig) needLists() error {
 	}
 	p := r.Problem
 	k := min(p.Slots, p.MaxPages)
-	touched := p.Batch * p.Lists * k * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 4
-	n := r.sets(touched)
+	n := r.sets(r.touchedBytes())
 	var err error
 	if r.pages, err = r.newRing(p.Batch*p.Lists*p.Slots*4, n); err != nil {
 		return err
@@ -331,6 +337,9 @@ type Step struct {
 	Sets      int
 	workspace device.Ptr
 	launch    func(i int) error
+	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: as a link of a chain,
+	// never alone, where the launch before it is a copy of itself.
+	dependent *device.Launch
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }
@@ -355,11 +364,24 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
 	}
-	s, err := r.stepOf(work, fn, LaunchOf(c.Geometry, p), ws)
+	l := LaunchOf(c.Geometry, p)
+	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws
+		if l.Dependent && decodes(work) {
+			s.dependent, l.Dependent = l, false
+		}
 	}
 	return s, err
+}
+
+// decodes reports whether a work is a link of a decoding step's chain.
+func decodes(work Work) bool {
+	switch work {
+	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense:
+		return true
+	}
+	return false
 }
 
 // release frees a step's workspace: a tuner makes thousands of steps on one rig.

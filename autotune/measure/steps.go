@@ -98,12 +98,13 @@ func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws dev
 	}}, nil
 }
 
-// Chain is several works of one layer, launched one after the other with ordinary graph edges: of decoding, score, select and attend,
-// where the page lists that select wrote are those that attend reads.
+// Chain is several works of one layer, one after the other: of decoding, score, select and attend, where the page lists that select
+// wrote are those that attend reads. The first is launched with an ordinary edge behind the layer before; the others of a decoding
+// step may start early (programmatic dependent launch), as runtime/kernel launches them.
 func Chain(steps ...*Step) *Step {
 	c := &Step{Work: "chain", launch: func(i int) error {
-		for _, s := range steps {
-			if err := s.launch(i); err != nil {
+		for at, s := range steps {
+			if err := s.link(i, at > 0); err != nil {
 				return err
 			}
 		}
@@ -113,6 +114,17 @@ func Chain(steps ...*Step) *Step {
 		c.Sets = max(c.Sets, s.Sets)
 	}
 	return c
+}
+
+// link launches a step as part of a chain.
+func (s *Step) link(i int, inside bool) error {
+	if s.dependent == nil || !inside {
+		return s.launch(i)
+	}
+	s.dependent.Dependent = true
+	err := s.launch(i)
+	s.dependent.Dependent = false
+	return err
 }
 
 // bytesOf views numbers as bytes; every supported machine is little-endian, like the GPU.

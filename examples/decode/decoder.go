@@ -152,20 +152,21 @@ func (d *decoder) launchSparse(kv kernel.KVCache, summaries device.Ptr, w kernel
 			return err
 		}
 	}
-	score := &kernel.PageScoreArgs{Cache: kv, Q: d.q, Summaries: summaries, Scores: d.scores, Workspace: ws[0],
+	layer := &kernel.LayerArgs{}
+	layer.Score = kernel.PageScoreArgs{Cache: kv, Q: d.q, Summaries: summaries, Scores: d.scores, Workspace: ws[0],
 		QBatchStride: int64(c.queryHeads * c.dim), QHeadStride: int64(c.dim),
 		SummaryBlockStride: int64(c.kvHeads) * bytes, SummaryHeadStride: bytes,
 		ScoreBatchStride: int64(c.queryHeads * d.maxPages), ScoreHeadStride: int64(d.maxPages),
 		SoftmaxScale: float32(m.SoftmaxScale), LogitSoftcap: float32(m.LogitSoftcap)}
-	choose := &kernel.PageSelectArgs{Scores: d.scores, SeqLens: d.lens, Pages: d.pages, Counts: d.counts, Workspace: ws[1],
-		ScoreBatchStride: score.ScoreBatchStride, ScoreHeadStride: score.ScoreHeadStride,
+	layer.Select = kernel.PageSelectArgs{Scores: d.scores, SeqLens: d.lens, Pages: d.pages, Counts: d.counts, Workspace: ws[1],
+		ScoreBatchStride: layer.Score.ScoreBatchStride, ScoreHeadStride: layer.Score.ScoreHeadStride,
 		PagesBatchStride: lists * int64(m.Slots), PagesListStride: int64(m.Slots),
 		Batch: 1, KVHeads: int32(c.kvHeads), MaxPages: int32(d.maxPages), Slots: int32(m.Slots),
 		SinkPages: int32(m.SinkPages), RecentPages: int32(m.RecentPages)}
-	attend := d.attendArgs(kv, d.out, ws[2])
-	attend.Pages, attend.Counts = d.pages, d.counts
-	attend.PagesBatchStride, attend.PagesListStride = choose.PagesBatchStride, choose.PagesListStride
-	return errors.Join(d.set.PageScore(d.stream, score, w), d.set.PageSelect(d.stream, choose, w), d.set.PageAttend(d.stream, attend, w))
+	layer.Attend = *d.attendArgs(kv, d.out, ws[2])
+	layer.Attend.Pages, layer.Attend.Counts = d.pages, d.counts
+	layer.Attend.PagesBatchStride, layer.Attend.PagesListStride = layer.Select.PagesBatchStride, layer.Select.PagesListStride
+	return d.set.DecodeLayer(d.stream, layer, w)
 }
 
 func (d *decoder) launchDense(kv kernel.KVCache, w kernel.Workload) error {

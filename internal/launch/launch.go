@@ -82,7 +82,7 @@ type Geometry struct {
 	Block         int       `json:"block"`   // threads
 	Cluster       int       `json:"cluster"` // blocks along x; 1: none
 	DynamicShared int       `json:"dynamic_shared"`
-	Dependent     bool      `json:"dependent"`
+	Dependent     bool      `json:"dependent"`           // it waits for launches before it (griddepcontrol.wait), so it may be started early
 	Workspace     []Extent  `json:"workspace,omitempty"` // bytes: the sum of the extents, each rounded up to 256
 }
 

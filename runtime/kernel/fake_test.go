@@ -21,6 +21,7 @@ type fakeDevice struct {
 	shared  int
 	cluster bool
 	last    device.Launch
+	all     []device.Launch
 	entry   string
 	args    []byte
 }
@@ -55,6 +56,9 @@ func (f *fakeFunction) SetMaxDynamicShared(n int) error { f.d.shared = max(f.d.s
 func (f *fakeFunction) SetNonPortableCluster() error    { f.d.cluster = true; return nil }
 func (f *fakeFunction) Launch(_ device.Stream, l *device.Launch, params unsafe.Pointer, size uintptr) error {
 	f.d.last, f.d.entry = *l, f.name
+	if len(f.d.all) < cap(f.d.all) {
+		f.d.all = append(f.d.all, *l)
+	}
 	f.d.args = append(f.d.args[:0], unsafe.Slice((*byte)(params), size)...)
 	return nil
 }

@@ -17,14 +17,14 @@ var geometries = sync.Pool{New: func() any { return new(device.Launch) }}
 // request gains, as the grid is sized for it; any number stays right. w picks the tuned kernel.
 //
 // All launch functions enqueue on the caller's stream and thread; they allocate nothing, never wait, and may be captured. The arguments
-// are copied before they return.
+// are copied before they return. Each launch waits for what lies before it in the stream; DecodeLayer lets the kernels of a layer overlap.
 func (s *Set) PageSummary(st device.Stream, a *PageSummaryArgs, w Workload, newPages int) error {
 	if err := s.CheckPageSummary(a); err != nil {
 		return err
 	}
 	p := s.problem(&a.Cache)
 	p.NewPages = int64(newPages)
-	return s.run(st, summaryWork, w, p, a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+	return s.launch(st, summaryWork, w, p, a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
 }
 
 // PageScore writes the score of every page for every query head: equation 2 for complete pages, the exact log-sum-exp for the page
@@ -33,7 +33,7 @@ func (s *Set) PageScore(st device.Stream, a *PageScoreArgs, w Workload) error {
 	if err := s.CheckPageScore(a); err != nil {
 		return err
 	}
-	return s.run(st, scoreWork, w, s.problem(&a.Cache), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+	return s.launch(st, scoreWork, w, s.problem(&a.Cache), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
 }
 
 // PageSelect picks min(slots, pages) pages a list.
@@ -41,9 +41,7 @@ func (s *Set) PageSelect(st device.Stream, a *PageSelectArgs, w Workload) error 
 	if err := s.CheckPageSelect(a); err != nil {
 		return err
 	}
-	p := s.problem(&KVCache{Batch: a.Batch, KVHeads: a.KVHeads, MaxPages: a.MaxPages})
-	p.Slots = int64(a.Slots)
-	return s.run(st, selectWork, w, p, a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+	return s.launch(st, selectWork, w, s.selectProblem(a), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
 }
 
 // PageAttend attends to the listed pages; without lists (Pages 0) to all of them, with the kernel that was tuned for that.
@@ -55,9 +53,7 @@ func (s *Set) PageAttend(st device.Stream, a *PageAttendArgs, w Workload) error 
 	if a.Pages == 0 && s.works[denseWork] != nil {
 		id = denseWork
 	}
-	p := s.problem(&a.Cache)
-	p.Slots = int64(a.Slots)
-	return s.run(st, id, w, p, a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+	return s.launch(st, id, w, s.attendProblem(a), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
 }
 
 // problem fills in what follows from a cache.
@@ -68,8 +64,13 @@ func (s *Set) problem(c *KVCache) Problem {
 		MaxPages: int64(c.MaxPages), NewPages: 1, Slots: int64(m.Slots), SMs: int64(s.info.SMs)}
 }
 
-// run evaluates the geometry and launches.
+// run launches behind another kernel of the library, which the kernel may overlap with where it waits for it.
 func (s *Set) run(st device.Stream, id workID, w Workload, p Problem, workspace device.Ptr, args unsafe.Pointer, size uintptr) error {
+	return s.launch(st, id, w, p, workspace, args, size, true)
+}
+
+// launch evaluates the geometry and launches. early: it may start before the launch before it has ended, if it waits for that.
+func (s *Set) launch(st device.Stream, id workID, w Workload, p Problem, workspace device.Ptr, args unsafe.Pointer, size uintptr, early bool) error {
 	lw := s.works[id]
 	if lw == nil {
 		return fmt.Errorf("bundle of %s: no work %q", s.bundle.Spec, workNames[id])
@@ -82,7 +83,7 @@ func (s *Set) run(st device.Stream, id workID, w Workload, p Problem, workspace 
 	l := geometries.Get().(*device.Launch)
 	defer geometries.Put(l)
 	*l = device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(g.Cluster), 1, 1},
-		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
+		DynamicShared: uint32(g.DynamicShared), Dependent: early && g.Dependent}
 	for i := range g.Grid {
 		n := g.Grid[i].Value(p)
 		if n > math.MaxInt32 || i > 0 && n > 65535 {

@@ -125,8 +125,8 @@ func (s *server) capture(k *model.Kernels) device.Graph {
 	choose := model.NewPageSelectArgs(cache, scores, s.pages, s.counts, s.workspace(kernel.PageSelect))
 	attend := model.NewPageAttendArgs(cache, q, s.pages, s.counts, s.out, 0, s.workspace(kernel.PageAttend))
 	all := model.NewPageAttendArgs(cache, q, 0, 0, s.dense, s.lse, s.workspace(kernel.Dense))
-	check(s.t, s.stream.BeginCapture(), k.PageSummary(s.stream, build, w, 1), k.PageScore(s.stream, score, w), k.PageSelect(s.stream, choose, w),
-		k.PageAttend(s.stream, attend, w), k.PageAttend(s.stream, all, w))
+	layer := &kernel.LayerArgs{Score: score.PageScoreArgs, Select: choose.PageSelectArgs, Attend: attend.PageAttendArgs}
+	check(s.t, s.stream.BeginCapture(), k.PageSummary(s.stream, build, w, 1), k.DecodeLayer(s.stream, layer, w), k.PageAttend(s.stream, all, w))
 	g, err := s.stream.EndCapture()
 	check(s.t, err)
 	return g

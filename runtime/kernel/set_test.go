@@ -177,7 +177,7 @@ func TestLaunchGeometryAndArguments(t *testing.T) {
 func TestLaunchAllocatesNothing(t *testing.T) {
 	d := &fakeDevice{info: h200}
 	s := load(t, d)
-	score, sel, att, sum := scoreArgs(), selectArgs(), attendArgs(), summaryArgs()
+	score, sel, att, sum, layer := scoreArgs(), selectArgs(), attendArgs(), summaryArgs(), layerArgs()
 	w := Workload{100001, 1} // not exact: the longer way
 	for _, tc := range []struct {
 		name   string
@@ -187,6 +187,7 @@ func TestLaunchAllocatesNothing(t *testing.T) {
 		{PageScore, func() error { return s.PageScore(nil, &score, w) }},
 		{PageSelect, func() error { return s.PageSelect(nil, &sel, w) }},
 		{PageAttend, func() error { return s.PageAttend(nil, &att, w) }},
+		{Layer, func() error { return s.DecodeLayer(nil, &layer, w) }},
 	} {
 		n := testing.AllocsPerRun(1000, func() {
 			if err := tc.launch(); err != nil {

@@ -214,7 +214,6 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   }
   ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   if (tid < kShareBins) sm.histogram[tid] = 0;
-  if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y;
   const float* const scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
@@ -228,6 +227,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   const int width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
   const int begin = rank * width, limit = min(begin + width, longest);
   const int length = load_length(args.seq_lens + request);
+  if constexpr (kDependent) ptx::wait_for_dependencies();  // the scores; lengths stand since before the layer's first launch
   const float* const row = scores + (lane % kWidth < HEADS ? lane % kWidth : 0) * args.score_head_stride;
   const float first = load_score(row, true), second = load_score(row + min(1, args.max_pages - 1), true);
   float kept[kKept][HEADS];
