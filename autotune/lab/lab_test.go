@@ -180,7 +180,7 @@ func TestSweeps(t *testing.T) {
 		for _, s := range spaces {
 			t.Run(fmt.Sprintf("%s %s", filepath.Base(path), s.Workload), func(t *testing.T) {
 				e := EaseOf(s)
-				d, r := Replay(s, search.Default{}, seeds).Rows()[1], Replay(s, search.Random{}, seeds).Rows()[1]
+				d, r := replay(s, search.Default{}, seeds, 0.10).Rows()[1], replay(s, search.Random{}, seeds, 0.10).Rows()[1]
 				t.Logf("%d points, %.1f %% within 3 %%; default %.2f %% and %.2f %%, random %.2f %% and %.2f %%", e.Points, 100*e.Within3,
 					100*d.RegretMedian, 100*d.RegretP90, 100*r.RegretMedian, 100*r.RegretP90)
 				if d.RegretMedian > 0.03 || d.RegretP90 > 0.07 {

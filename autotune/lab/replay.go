@@ -93,7 +93,7 @@ type Curve struct {
 	Median, P90 []float64 // after 1, 2, ... measurements
 }
 
-// Rows reads a curve at the fractions.
+// Rows reads a curve at the fractions, those beyond its end at its end.
 func (c Curve) Rows() (rows []Row) {
 	for _, f := range Fractions {
 		n := min(max(int(math.Ceil(f*float64(len(c.Space.US)))), 1), len(c.Median))
@@ -104,7 +104,12 @@ func (c Curve) Rows() (rows []Row) {
 
 // Replay runs a strategy on a space with so many seeds, as far as the largest fraction, asking for as many points at a time as tune does.
 func Replay(s Space, strategy search.Strategy, seeds int) Curve {
-	n := max(int(math.Ceil(Fractions[len(Fractions)-1]*float64(len(s.US)))), 1)
+	return replay(s, strategy, seeds, Fractions[len(Fractions)-1])
+}
+
+// replay ends after a fraction of the space.
+func replay(s Space, strategy search.Strategy, seeds int, fraction float64) Curve {
+	n := max(int(math.Ceil(fraction*float64(len(s.US)))), 1)
 	runs := make([][]float64, seeds)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
