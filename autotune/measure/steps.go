@@ -116,6 +116,13 @@ func Chain(steps ...*Step) *Step {
 	return c
 }
 
+// Ordinary is the step as a link that never starts early.
+func (s *Step) Ordinary() *Step {
+	c := *s
+	c.dependent = nil
+	return &c
+}
+
 // link launches a step as part of a chain.
 func (s *Step) link(i int, inside bool) error {
 	if s.dependent == nil || !inside {
