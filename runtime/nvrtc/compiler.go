@@ -109,6 +109,9 @@ func (c *Compiler) compile(ctx context.Context, src render.Source, o Options) (*
 		return nil, err
 	}
 	m.PTX, m.Cubin, m.Log = out.ptx, out.cubin, out.log
+	if c.lib.signals != nil {
+		m.Warnings = append(m.Warnings, fmt.Sprintf("NVRTC handles signals itself: Ctrl-C while it compiles ends the process (%v)", c.lib.signals))
+	}
 	if virtual {
 		if o.CubinArch == "" {
 			return m, nil

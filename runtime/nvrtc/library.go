@@ -23,6 +23,8 @@ type library struct {
 	log            func(prog uintptr, dst *byte) int32
 	// setFlowCallback lets a context cancel a compilation; nil before NVRTC 12.8.
 	setFlowCallback func(prog uintptr, callback, payload uintptr) int32
+	// signals is why NVRTC could not be kept from the process's signal handlers; nil where it could.
+	signals error
 }
 
 // symbol is one row of the table that load resolves: optional symbols stay nil when the library has none.
@@ -73,6 +75,7 @@ func load(nvrtc, builtins string) (*library, error) {
 			return nil, fmt.Errorf("load NVRTC %s: %w; NVRTC 12.0 or newer is needed, `make toolchain` installs 13.0", nvrtc, err)
 		}
 	}
+	l.signals = keepSignals(handle, nvrtc)
 	return l, nil
 }
 
