@@ -66,7 +66,7 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 		return w, fmt.Errorf("the plan has no portable candidate")
 	}
 	var err error
-	if w.Default, err = add(fp.Candidates[0]); err != nil {
+	if w.Default, err = add(fp.Candidates[fp.DefaultFor(string(work))]); err != nil {
 		return w, err
 	}
 	for _, c := range choices {

@@ -39,7 +39,7 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 	}
 	copy(s.Prior, blend(estimates, transferred(fp, work, w, trials, env)))
 	if len(order) > 0 {
-		s.Start = append(s.Start, 0)
+		s.Start = append(s.Start, fp.DefaultFor(string(work)))
 	}
 	if i := slices.IndexFunc(fp.Candidates, func(c plan.Candidate) bool { return c.Form == plan.Portable }); i > 0 {
 		s.Start = append(s.Start, i) // a bundle holds one, whatever wins

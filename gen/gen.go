@@ -95,7 +95,7 @@ func chooseKernels(b Build) (Build, error) {
 			if len(fp.Candidates) == 0 {
 				return b, fmt.Errorf("%s: no candidate for %s: %s", w.name, p.Target.Arch, firstReason(fp))
 			}
-			work.Defaults = appendNew(work.Defaults, fp.Candidates[0])
+			work.Defaults = appendNew(work.Defaults, fp.Candidates[fp.DefaultFor(w.name)])
 			if c, ok := fp.DefaultOf(plan.Portable); ok {
 				work.Defaults = appendNew(work.Defaults, c)
 			}

@@ -14,41 +14,48 @@ type attendShape struct {
 	warps, stages int
 	waves         int
 	cluster       int
+	columns       int // n tiles of a warp; 0: as many as registers allow
 }
 
 // attendShapes, the default of each form first: eight warps and one wave give every warp one tile of the usual 128 pages by 8 heads,
 // and dense attention nearly every SM. A cluster merges its blocks without a trip through memory, but at 8 heads it leaves half the
 // SMs idle. More waves and stages are for dense attention over long contexts, which wants bytes in flight.
 var attendShapes = []attendShape{
-	{Hopper, 8, 2, 1, 1}, {Hopper, 8, 1, 1, 1}, {Hopper, 8, 2, 0, 8}, {Hopper, 16, 1, 0, 8}, {Hopper, 8, 1, 0, 8}, {Hopper, 8, 1, 0, 16},
-	{Hopper, 8, 2, 0, 16}, {Hopper, 4, 2, 1, 1}, {Hopper, 4, 2, 2, 1}, {Hopper, 8, 3, 1, 1}, {Hopper, 4, 3, 2, 1},
-	{Hopper, 4, 4, 2, 1}, {Hopper, 8, 2, 2, 1}, {Hopper, 4, 3, 4, 1}, {Hopper, 4, 4, 4, 1}, {Hopper, 2, 4, 4, 1},
-	{Portable, 4, 2, 1, 1}, {Portable, 8, 2, 1, 1}, {Portable, 8, 1, 1, 1}, {Portable, 4, 1, 2, 1}, {Portable, 4, 3, 2, 1}, {Portable, 4, 2, 4, 1},
+	{Hopper, 8, 2, 1, 1, 0}, {Hopper, 8, 1, 1, 1, 0}, {Hopper, 8, 2, 0, 8, 0}, {Hopper, 16, 1, 0, 8, 0}, {Hopper, 8, 1, 0, 8, 0}, {Hopper, 8, 1, 0, 16, 0},
+	{Hopper, 8, 2, 0, 16, 0}, {Hopper, 4, 2, 1, 1, 0}, {Hopper, 4, 2, 2, 1, 0}, {Hopper, 8, 3, 1, 1, 0}, {Hopper, 4, 3, 2, 1, 0},
+	{Hopper, 4, 4, 2, 1, 0}, {Hopper, 8, 2, 2, 1, 0}, {Hopper, 4, 3, 4, 1, 0}, {Hopper, 4, 4, 4, 1, 0}, {Hopper, 2, 4, 4, 1, 0},
+	{Portable, 4, 2, 1, 1, 0}, {Portable, 8, 2, 1, 1, 0}, {Portable, 8, 1, 1, 1, 0}, {Portable, 4, 1, 2, 1, 0}, {Portable, 4, 3, 2, 1, 0}, {Portable, 4, 2, 4, 1, 0},
 }
+
+// attendStream is the streaming kernel: dense attention, and lists where there are no clusters.
+const attendStream = "kvloom::page_attend"
 
 // portableShared is what a block may have on every GPU since compute capability 8.0 (8.6, 8.9 and 12.0 have 99 KB).
 const portableShared = 99 << 10
 
 // attendSizes mirrors attend::Shape of page_attend.cuh.
 type attendSizes struct {
-	columns   int // n tiles of 8 query heads that a warp carries
-	tileHeads int // query heads of a block
-	headTiles int // blocks that a list's heads need
-	ringBytes int // of one warp
-	partBytes int // of one split
+	columns    int // n tiles of 8 query heads that a warp carries
+	tileHeads  int // query heads of a block
+	headTiles  int // blocks that a list's heads need
+	ringBytes  int // of one warp
+	partBytes  int // of one split
+	queryBytes int
 }
 
-func newAttendSizes(s *specs.Spec, stages int) attendSizes {
+// newAttendSizes takes the n tiles of a warp, 0 for as many as registers allow.
+func newAttendSizes(s *specs.Spec, stages, columns int) attendSizes {
 	heads, d := headsPerList(s), s.Attention.HeadDim
 	z := attendSizes{columns: 1}
 	// Two n tiles hold d/2 accumulators and d/4 query registers a lane; at 192 dims they spill.
-	if heads > 8 && d <= 128 {
+	if heads > 8 && d <= 128 && columns != 1 {
 		z.columns = 2
 	}
 	z.tileHeads = min(heads, 8*z.columns)
 	z.headTiles = (heads + 8*z.columns - 1) / (8 * z.columns)
 	z.ringBytes = stages * 2 * 16 * (2*d + 16)
 	z.partBytes = 4 * z.tileHeads * (d + 2)
+	z.queryBytes = 8 * z.columns * (2*d + 16)
 	return z
 }
 
@@ -78,7 +85,7 @@ func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 func attendLists(s *specs.Spec) int { return s.Attention.QueryHeads / headsPerList(s) }
 
 func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
-	z := newAttendSizes(s, shape.stages)
+	z := newAttendSizes(s, shape.stages, shape.columns)
 	arch := t.Arch
 	if shape.form == Portable {
 		arch = PortableArch
@@ -106,7 +113,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 			{"kCluster", fmt.Sprint(shape.cluster)},
 			{"kDependent", fmt.Sprint(dependent)},
 		},
-		Header: "kernels/page_attend.cuh", Kernel: "kvloom::page_attend", Entry: string(PageAttend),
+		Header: "kernels/page_attend.cuh", Kernel: attendStream, Entry: string(PageAttend),
 		Geometry: launch.Geometry{
 			Grid: [3]launch.Extent{
 				launch.Const(int64(splits)),
@@ -130,10 +137,10 @@ func attendKey(s *specs.Spec) string {
 	return key
 }
 
-// attendRegisters estimates a thread's registers: six for each k step and n tile (four accumulators, two of the query), and about 90
+// attendRegisters estimates a thread's registers: six for each k step and n tile (four accumulators, two of the query), and about 80
 // for addresses, masks and the products in flight, by the compiler's report for 64 to 256 dims.
 func attendRegisters(s *specs.Spec, z attendSizes) int {
-	return s.Attention.HeadDim/16*z.columns*6 + 90
+	return s.Attention.HeadDim/16*z.columns*6 + 80
 }
 
 func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) string {
@@ -141,11 +148,11 @@ func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) stri
 	if shape.form == Portable {
 		limit, who = portableShared, "a portable kernel"
 	}
-	z := newAttendSizes(s, shape.stages)
+	z := newAttendSizes(s, shape.stages, shape.columns)
 	if need, has := attendRegisters(s, z), t.RegistersPerSM/(32*shape.warps); need > has {
 		return fmt.Sprintf("about %d registers a thread, and %d warps leave %d: it would spill", need, shape.warps, has)
 	}
-	static := 8*shape.warps*z.tileHeads + 32
+	static := 8*shape.warps*z.tileHeads + z.queryBytes + 32
 	if shape.cluster > 1 {
 		static += z.partBytes
 	}

@@ -177,6 +177,18 @@ func (fp FamilyPlan) Select(form Form, params []Param) (Candidate, bool) {
 	return Candidate{}, false
 }
 
+// DefaultFor returns the index of a work's default: 0, but for dense attention, whose kernel streams over every SM.
+func (fp FamilyPlan) DefaultFor(work string) int {
+	if work == "dense" {
+		for i, c := range fp.Candidates {
+			if c.Form == Hopper && c.Kernel == attendStream && c.Geometry.Cluster == 1 {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
 // DefaultOf returns the first candidate of a form.
 func (fp FamilyPlan) DefaultOf(form Form) (Candidate, bool) {
 	for _, c := range fp.Candidates {

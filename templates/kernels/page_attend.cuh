@@ -123,6 +123,27 @@ __device__ __forceinline__ uint32_t issue(const Units<PAGE>& units, int tile, co
   return mask;
 }
 
+// The block's queries in shared memory: heads of the tile [kColumnHeads][kRowBytes], zeros past `heads`. One copy serves the list and the
+// streaming kernel of a launch.
+template <class S>
+__device__ __forceinline__ uint32_t query_tile() {
+  __shared__ __align__(16) uint8_t tile[S::kColumnHeads * S::kRowBytes];
+  return ptx::shared_address(tile);
+}
+
+// Starts its copies, a group of their own, by all threads of the block.
+template <int HEAD_DIM, class S, int kThreads, typename T>
+__device__ __forceinline__ void copy_query(const T* q_rows, int64_t head_stride, int heads) {
+  constexpr int kPieces = HEAD_DIM / 8, kAll = S::kColumnHeads * kPieces;
+#pragma unroll
+  for (int turn = 0; turn < (kAll + kThreads - 1) / kThreads; ++turn) {
+    const int i = turn * kThreads + threadIdx.x, head = i / kPieces, at = i % kPieces;
+    if (i >= kAll) break;
+    ptx::copy16_or_zero(query_tile<S>() + head * S::kRowBytes + at * 16, q_rows + (head < heads ? head * head_stride + at * 8 : 0), head < heads);
+  }
+  ptx::commit_copies();
+}
+
 // A warp's running softmax. Columns are query heads: lane l has columns 2 (l % 4) and the next of each n tile, at rows
 // (tokens or dims) l / 4 and l / 4 + 8.
 template <int HEAD_DIM, int kColumns, typename T>
@@ -133,17 +154,19 @@ struct State {
   float peak[kColumns][2];            // running maximum, base-2 logits; the same in lanes of one column
   float sum[kColumns][2];             // this lane's share of the denominator
 
-  __device__ __forceinline__ void begin(const T* q_rows, int64_t head_stride, int heads) {
+  // Takes the query from its tile in shared memory, which a barrier has made whole.
+  template <int kRowBytes>
+  __device__ __forceinline__ void begin(uint32_t tile) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      const int head = 8 * n + lane / 4;
-      const T* row = q_rows + head * head_stride + lane % 4 * 2;
+      const uint32_t row = tile + (8 * n + lane % 8) * kRowBytes;
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          q[s][n][half] = head < heads ? *reinterpret_cast<const uint32_t*>(row + s * 16 + half * 8) : 0u;
+      for (int s = 0; s < kSteps; s += 2) {
+        const ptx::Matrices4 b = ptx::ldmatrix4(row + min(2 * s + lane / 8, 2 * kSteps - 1) * 16);
+        q[s][n][0] = b.m[0], q[s][n][1] = b.m[1];
+        if (s + 1 < kSteps) q[s + 1][n][0] = b.m[2], q[s + 1][n][1] = b.m[3];
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) peak[n][j] = minus_infinity(), sum[n][j] = 0.0f;
 #pragma unroll
@@ -222,7 +245,7 @@ struct State {
   }
 };
 
-// Streams tiles [first, last) of a list through the warp's ring.
+// Streams tiles [first, last) of a list through the warp's ring. The query's copies were started before.
 template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns, typename T>
 __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Units<PAGE>& units, const Rows<T>& k, const Rows<T>& v,
                                        int first, int last, uint32_t ring, float scale, float cap) {
@@ -254,6 +277,9 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) masks |= static_cast<uint64_t>(issue_next()) << 16 * i;
+  ptx::wait_copies<kStages - 1>();
+  __syncthreads();
+  state.template begin<S::kRowBytes>(query_tile<S>());
   for (int tile = first; tile < last; ++tile) {
     masks |= static_cast<uint64_t>(issue_next()) << 16 * (kStages - 1);
     ptx::wait_copies<kStages - 1>();
@@ -378,8 +404,9 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
+  copy_query<HEAD_DIM, S, kThreads>(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+                                    args.q_head_stride, heads);
   State<HEAD_DIM, kColumns, T> state;
-  state.begin(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride, args.q_head_stride, heads);
   const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes;
   stream<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, first, last, ring, scale, args.logit_softcap * kLog2E);
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);

@@ -1,7 +1,8 @@
 // page_attend over a page list, as a short chain of dependent steps: a cluster of blocks serves one list, and its warps share out the
 // list's slots by number, so that a warp asks for its pages at once, beside the count and the length, and its keys and values follow
 // one look into the block table later. Blocks merge by st.async stores that complete on the receiver's mbarrier, each block finishing
-// a part of the output; no cluster barrier stands on the way. Dense attention (no list) takes the streaming kernel in the same launch.
+// a part of the output; no cluster barrier stands on the way. Without a list every page is a slot: right, but dense attention has the
+// streaming kernel of its own (page_attend.cuh).
 #pragma once
 
 #include "kernels/page_attend.cuh"
@@ -18,11 +19,13 @@ struct Batch {
   using U = Units<PAGE>;
   int slot, page;  // of this lane's unit; page -1: none
 
+  // Without a list (null) the slots are the pages.
   __device__ __forceinline__ void read(const int32_t* pages, int first, int last, int slots) {
     const int lane = threadIdx.x % 32;
     const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
     slot = (first / U::kTilesPerBatch * 32 + lane) / U::kPerPage;
-    page = tile >= first && tile < last && slot < slots ? pages[slot] : -1;
+    page = -1;
+    if (tile >= first && tile < last && slot < slots) page = pages ? pages[slot] : slot;
   }
 
   __device__ __forceinline__ void look_up(Units<PAGE>& units, int first) const {
@@ -140,7 +143,7 @@ __device__ __forceinline__ MergedQuad merge_quad(LoadStats stats_of, LoadOut out
 
 }  // namespace attend
 
-// Parameters as page_attend's. The grid's first extent is a multiple of kCluster.
+// Parameters as page_attend's. The grid's first extent is kCluster.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
           int kCluster, bool kDependent>
 __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
@@ -154,12 +157,6 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
   __shared__ Received received;
   __shared__ __align__(8) uint64_t landed;
-  if (!args.pages) {
-    page_attend<HEAD_DIM, PAGE, HEADS, LISTS_PER_KV_HEAD, T, SOFTCAP, kWarps, kStages, kColumns, 1, kDependent>(args);
-    return;
-  }
-  if (blockIdx.x >= kCluster) return;
-
   const int tid = threadIdx.x, warp = tid / 32;
   const int rank = blockIdx.x, request = blockIdx.z;
   const int list = blockIdx.y / S::kHeadTiles, lists = gridDim.y / S::kHeadTiles;
@@ -176,21 +173,27 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
     mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
   }
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
+  // The query, the length and the table stand since before the layer's first launch: only the page list is waited for.
+  copy_query<HEAD_DIM, S, kThreads>(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+                                    args.q_head_stride, heads);
+  const KvCache& cache = args.cache;
+  const int length = cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request];
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
-  const KvCache& cache = args.cache;
-  const int tiles = PAGE >= kTile ? args.slots * (PAGE / kTile) : (args.slots + kTile / PAGE - 1) / (kTile / PAGE);
+  int slots = args.slots;  // of a list: dealt out before the length is here
+  if (!args.pages) slots = min(max(length, 0) / PAGE + (length % PAGE > 0), cache.max_pages);
+  const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
   const int worker = rank * kWarps + warp;
   constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
   const int first = static_cast<int>(static_cast<int64_t>(tiles) * worker / kWorkers);
   const int last = static_cast<int>(static_cast<int64_t>(tiles) * (worker + 1) / kWorkers);
   int to = min(last, (first / kBatch + 1) * kBatch);
   Units<PAGE> units;
-  units.pages = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;
+  units.pages = args.pages ? args.pages + request * args.pages_batch_stride + list * args.pages_list_stride : nullptr;
   Batch<PAGE> batch;
-  batch.read(units.pages, first, to, args.slots);
-  units.count = args.counts[static_cast<int64_t>(request) * lists + list];
-  units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request], 0);
+  batch.read(units.pages, first, to, slots);
+  units.count = args.pages ? args.counts[static_cast<int64_t>(request) * lists + list] : slots;
+  units.length = max(length, 0);
   units.table = cache.block_table + request * cache.table_stride;
   units.max_pages = cache.max_pages;
   const Rows<T> k{static_cast<const T*>(cache.k) + kv_head * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
@@ -200,14 +203,16 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring{k, v, static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes, {}};
   batch.look_up(units, first);
   ring.start(units, first, to);
-  State<HEAD_DIM, kColumns, T> state;  // the query is read while the first keys are on their way
-  state.begin(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride, args.q_head_stride, heads);
+  ptx::wait_copies<kStages>();
+  __syncthreads();  // the query is whole; the first keys are on their way
+  State<HEAD_DIM, kColumns, T> state;
+  state.template begin<S::kRowBytes>(query_tile<S>());
   for (int from = first;;) {
     ring.run(state, units, from, to, scale, args.logit_softcap * kLog2E);
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
-    batch.read(units.pages, from, to, args.slots);
+    batch.read(units.pages, from, to, slots);
     batch.look_up(units, from);
     ring.start(units, from, to);
   }
