@@ -11,7 +11,7 @@ TESTFLAGS ?=
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help toolchain build demo test fuzz check generate gpu-bundle clean
+.PHONY: help toolchain build demo test fuzz check generate quality gpu-bundle clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,11 @@ check: build ## gofmt, vet, staticcheck, stale generated files
 generate: build ## Write the schema and out/ again
 	bin/kvloom spec schema specs/kvloom.schema.json
 	bin/kvloom gen
+
+QUALITY = $(if $(DATA),six $(sort $(wildcard $(DATA)/*_layer[0-9][0-9].safetensors)),committed $(sort $(wildcard testdata/quality/*.safetensors)))
+
+quality: build ## Measure the selectors on real keys again and write docs/quality; DATA=DIR for other dumps
+	scripts/quality.sh bin/kvloom docs/quality/$(QUALITY)
 
 gpu-bundle: build ## Put all a GPU machine without Go needs under .gpu/
 	scripts/gpu-bundle.sh

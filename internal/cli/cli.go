@@ -19,21 +19,22 @@ import (
 // verbs is every verb of kvloom. A verb is a struct in its own file with kong tags and a method Run(*Context) error; to add one,
 // add one field here, in the order of the pipeline.
 type verbs struct {
-	Spec    SpecCmd    `cmd:"" help:"Check, show, import and list model specs."`
-	Gen     GenCmd     `cmd:"" help:"Generate the Go packages of models, with their kernel sources."`
-	Verify  VerifyCmd  `cmd:"" help:"Check kernels against float64, on a GPU or on the simulator."`
-	Profile ProfileCmd `cmd:"" help:"Count what a kernel does on the simulator: instructions, traffic, bank conflicts, divergence."`
-	Tune    TuneCmd    `cmd:"" help:"Check and time candidates on a GPU, keep every trial, write a bundle of the best."`
-	Bench   BenchCmd   `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
-	DB      DBCmd      `cmd:"" name:"db" help:"Read, export, merge and check trial databases."`
-	Compare CompareCmd `cmd:"" help:"Tell which kernels became faster or slower between two tunings; a gate for CI."`
-	Explain ExplainCmd `cmd:"" help:"Say why a kernel was chosen for a workload."`
-	Report  ReportCmd  `cmd:"" help:"Write one self-contained HTML page about a trial database."`
-	Audit   AuditCmd   `cmd:"" help:"Check what DropKV's guarantee rests on, on given keys, values and queries."`
-	Quality QualityCmd `cmd:"" help:"Measure which pages each page score selects on given keys, values and queries."`
-	Lab     LabCmd     `cmd:"" help:"Measure search strategies against recorded sweeps, without a GPU."`
-	Demo    DemoCmd    `cmd:"" help:"Run the main job for one model, from spec to result."`
-	Doctor  DoctorCmd  `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`
+	Spec      SpecCmd      `cmd:"" help:"Check, show, import and list model specs."`
+	Gen       GenCmd       `cmd:"" help:"Generate the Go packages of models, with their kernel sources."`
+	Verify    VerifyCmd    `cmd:"" help:"Check kernels against float64, on a GPU or on the simulator."`
+	Profile   ProfileCmd   `cmd:"" help:"Count what a kernel does on the simulator: instructions, traffic, bank conflicts, divergence."`
+	Tune      TuneCmd      `cmd:"" help:"Check and time candidates on a GPU, keep every trial, write a bundle of the best."`
+	Bench     BenchCmd     `cmd:"" help:"Measure kernels beside their peers; keep each measurement as a line of a results file."`
+	DB        DBCmd        `cmd:"" name:"db" help:"Read, export, merge and check trial databases."`
+	Compare   CompareCmd   `cmd:"" help:"Tell which kernels became faster or slower between two tunings; a gate for CI."`
+	Explain   ExplainCmd   `cmd:"" help:"Say why a kernel was chosen for a workload."`
+	Report    ReportCmd    `cmd:"" help:"Write one self-contained HTML page about a trial database."`
+	Audit     AuditCmd     `cmd:"" help:"Check what DropKV's guarantee rests on, on given keys, values and queries."`
+	Quality   QualityCmd   `cmd:"" help:"Measure which pages each page score selects on given keys, values and queries."`
+	Calibrate CalibrateCmd `cmd:"" help:"Measure what query-weighted page summaries need to know of a layer's queries."`
+	Lab       LabCmd       `cmd:"" help:"Measure search strategies against recorded sweeps, without a GPU."`
+	Demo      DemoCmd      `cmd:"" help:"Run the main job for one model, from spec to result."`
+	Doctor    DoctorCmd    `cmd:"" help:"Say what this machine has, and the remedy for what is missing."`
 
 	MeasureChild MeasureChildCmd `cmd:"" hidden:"" help:"The measuring child of tune."`
 }

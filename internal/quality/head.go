@@ -8,89 +8,6 @@ import (
 	"github.com/kvloom/kvloom/internal/reference"
 )
 
-// fitted is a page score fitted to the complete pages of one KV head.
-type fitted struct {
-	Setting
-	reference.PageScorer
-}
-
-// estimates reports whether the score is meant as a log-sum-exp.
-func (f fitted) estimates() bool { return f.Scorer != Quest && f.Scorer != SinkAndRecent }
-
-// fit makes every score that is asked for, from keys [token, dim] of which the first prompt tokens came before the queries.
-func (o Options) fit(keys []float64, prompt, dim, page int) []fitted {
-	complete := len(keys) / dim / page
-	paged := keys[:complete*page*dim]
-	top := 1
-	for _, r := range o.Ranks {
-		top = max(top, r)
-	}
-	summaries := make([]reference.Summary, complete)
-	for j := range summaries {
-		summaries[j] = reference.Summarise(paged[j*page*dim:(j+1)*page*dim], reference.Shape{HeadDim: dim, PageSize: page, Rank: top, BasisBits: 16})
-	}
-	var out []fitted
-	add := func(s Setting, p reference.PageScorer) {
-		s.PageSize = page
-		out = append(out, fitted{s, p})
-	}
-	for _, m := range Methods {
-		if !slices.Contains(o.Methods, m) {
-			continue
-		}
-		switch m {
-		case ExactLSE:
-			add(Setting{Scorer: m}, reference.NewExactLSE(paged, dim, page))
-		case PageLocal:
-			o.forms(func(rank, bits int) {
-				add(Setting{Scorer: m, Rank: rank, Bits: bits, Float: bits == 0}, reference.NewPageLocal(summaries, rank, bits))
-			})
-		case Hybrid, Shared:
-			o.fitShared(m, keys, prompt, summaries, add)
-		case Quest:
-			add(Setting{Scorer: m}, reference.NewQuest(paged, dim, page))
-		case MeanKey:
-			add(Setting{Scorer: m, Bits: 8}, reference.NewMeanKey(summaries, true))
-			if slices.Contains(o.Bits, 0) {
-				add(Setting{Scorer: m, Float: true}, reference.NewMeanKey(summaries, false))
-			}
-		case SinkAndRecent:
-			add(Setting{Scorer: m}, reference.SinkAndRecent{})
-		}
-	}
-	return out
-}
-
-// forms calls f for every rank and width of page_local.
-func (o Options) forms(f func(rank, bits int)) {
-	for _, bits := range o.Bits {
-		for _, rank := range o.Ranks {
-			f(rank, bits)
-		}
-	}
-}
-
-// fitShared adds the shared basis whose bytes come closest below those of each page-local form.
-func (o Options) fitShared(m Method, keys []float64, prompt int, summaries []reference.Summary, add func(Setting, reference.PageScorer)) {
-	page := summaries[0].PageSize
-	if prompt < page {
-		return // nothing was complete before the queries
-	}
-	all := reference.FitShared(keys, prompt, summaries, m == Hybrid)
-	var seen []int
-	o.forms(func(rank, bits int) {
-		if bits == 0 {
-			return // nothing is stored that could be matched
-		}
-		r := all.RankWithin(reference.NewPageLocal(summaries[:1], rank, bits).Bytes())
-		if r == 0 || slices.Contains(seen, r) {
-			return
-		}
-		seen = append(seen, r)
-		add(Setting{Scorer: m, Rank: r, Bits: 4}, all.Cut(r))
-	})
-}
-
 // scores are the page scores of one query's group: [head][page].
 type scores [][]float64
 
@@ -105,9 +22,9 @@ type truth struct {
 }
 
 // measureHead sums every setting of one KV head and page size over the queries.
-func (l *layer) measureHead(ctx context.Context, head, page int, o Options) []tally {
-	keys := l.keys[head*l.tokens*l.dim : (head+1)*l.tokens*l.dim]
-	scorers := o.fit(keys, l.tokens-l.last, l.dim, page)
+func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a aid) []tally {
+	scorers := l.fit(o, a, head, page)
+	states := map[stateKey]*scanState{}
 	var tallies []tally
 	queries := l.scored(o.Queries)
 	for i := range queries {
@@ -118,24 +35,47 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options) []ta
 		t.budget = reference.Budget{SinkPages: o.Sink, RecentPages: o.Recent}
 		known := map[exactKey][][]int32{}
 		at := 0
-		for _, f := range scorers {
+		for n, f := range scorers {
 			estimate, square := t.estimate(f, q, reference.Logits{Scale: l.scale})
+			coarse := t.coarse(f, q, reference.Logits{Scale: l.scale})
 			for _, rule := range f.rules(o.Combine) {
-				lists := f.values(estimate, rule)
+				key := stateKey{n, rule}
+				if states[key] == nil {
+					states[key] = &scanState{}
+				}
+				proposals := f.propose(t, estimate, coarse, f.ruleOf(rule), states[key])
 				for _, budget := range o.Budgets {
-					if at == len(tallies) {
-						s := f.Setting
-						s.Combine, s.Budget = rule, budget
-						tallies = append(tallies, tally{Setting: s, bytes: f.Bytes(), estimates: f.estimates()})
-					}
 					t.budget.Slots = slots(budget, page)
-					tallies[at].measure(t, lists, t.exactLists(known, rule), square)
-					at++
+					for _, factor := range o.factors(f.Scorer) {
+						if at == len(tallies) {
+							tallies = append(tallies, newTally(f, rule, budget, factor))
+						}
+						lists := t.choose(proposals, f.ruleOf(rule), factor)
+						tallies[at].measure(t, lists, t.exactLists(known, rule), square)
+						tallies[at].cost(proposals, t, factor, o.Context, l.dim)
+						at++
+					}
 				}
 			}
 		}
 	}
 	return tallies
+}
+
+// stateKey names what a scan remembers: of a score, by its place, and a rule.
+type stateKey struct {
+	score int
+	rule  reference.Combine
+}
+
+// choose makes one list a proposal.
+func (t truth) choose(proposals []proposal, rule reference.Combine, factor float64) [][]int32 {
+	var lists [][]int32
+	exact := rule.Rows(t.exact, len(t.exact))
+	for i, p := range proposals {
+		lists = append(lists, t.budget.Rerank(rule, p.rows, exact[i], factor, p.allowed))
+	}
+	return lists
 }
 
 // rules are the rules that a score is measured with: group_max stands in for share_average where a score is a bound, and a score
@@ -156,14 +96,23 @@ func (f fitted) rules(asked []reference.Combine) []reference.Combine {
 	return out
 }
 
-// values combines estimates: one row of page values a list.
-func (f fitted) values(estimate scores, rule reference.Combine) [][]float64 {
+// ruleOf is the rule that lists are made by: later pages rank higher without a score, which no share may blur.
+func (f fitted) ruleOf(rule reference.Combine) reference.Combine {
 	if f.Scorer == SinkAndRecent {
-		return estimate[:1]
+		return reference.GroupMax
 	}
-	var out [][]float64
-	for _, rows := range rule.Rows(estimate, len(estimate)) {
-		out = append(out, rule.Values(rows))
+	return rule
+}
+
+// coarse scores the pages from the summaries of groups, as estimate does; nil without such summaries.
+func (t truth) coarse(f fitted, q [][]float64, logits reference.Logits) scores {
+	if f.coarse == nil {
+		return nil
+	}
+	out := make(scores, len(q))
+	for g := range q {
+		out[g] = slices.Clone(t.exact[g])
+		f.coarse.Score(out[g][:t.full], q[g], logits)
 	}
 	return out
 }

@@ -19,6 +19,7 @@ type layer struct {
 	kvHeads, qHeads       int
 	tokens, last, dim     int
 	scale                 float64
+	theta                 float64 // of the rotary embedding; 0: unknown
 }
 
 // scored is how many of the file's queries are measured when so many are asked for; 0: all.
@@ -88,6 +89,11 @@ func load(path string) (*layer, error) {
 	if text, ok := metadata["softmax_scale"]; ok {
 		if l.scale, err = strconv.ParseFloat(text, 64); err != nil {
 			return nil, fmt.Errorf("%s: softmax_scale %q is no number", path, text)
+		}
+	}
+	if text, ok := metadata["rope_theta"]; ok {
+		if l.theta, err = strconv.ParseFloat(text, 64); err != nil {
+			return nil, fmt.Errorf("%s: rope_theta %q is no number", path, text)
 		}
 	}
 	return l, nil

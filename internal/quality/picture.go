@@ -22,7 +22,7 @@ func pictured(rows []Row, budget int) []Row {
 			continue
 		}
 		for _, r := range b.rows {
-			if r.Bytes > 0 {
+			if r.Read > 0 {
 				out = append(out, r)
 			}
 		}
@@ -45,7 +45,7 @@ func budgets(rows []Row) []int {
 func newPlot(title string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
-	p.X.Label.Text = "bytes read for a page and KV head"
+	p.X.Label.Text = "bytes read for a page and KV head in a step, keys of a rerank included"
 	p.Y.Label.Text = "recall of the exact-LSE pages, %"
 	p.X.Scale = plot.LogScale{}
 	p.X.Tick.Marker = powersOfTwo{}
@@ -77,10 +77,10 @@ func Recall(w io.Writer, rows []Row, format string) error {
 	kinds := map[string][]Row{}
 	var order []string
 	for _, r := range pictured(rows, budget) {
-		kind := string(r.Scorer)
-		if r.Scorer == PageLocal {
-			kind = fmt.Sprintf("%s i%d", kind, r.Bits)
+		if r.Rerank > 1 || r.Scan != "" {
+			continue // the front has them
 		}
+		kind := r.kind()
 		if kinds[kind] == nil {
 			order = append(order, kind)
 		}
@@ -94,7 +94,20 @@ func Recall(w io.Writer, rows []Row, format string) error {
 	return write(w, p, format)
 }
 
-// Pareto draws for each budget the page scores that no other beats: fewer bytes and at least the recall. Format is png or svg.
+// kind is what a line joins.
+func (s Setting) kind() string {
+	switch {
+	case s.Scorer != PageLocal:
+		return string(s.Scorer)
+	case s.Weights != "":
+		return "page_local, query-weighted"
+	case s.Form != "":
+		return "page_local, small"
+	}
+	return fmt.Sprintf("page_local i%d", s.Bits)
+}
+
+// Pareto draws for each budget the page scores that no other beats: fewer bytes read, the keys of a rerank included, and at least the recall. Format is png or svg.
 func Pareto(w io.Writer, rows []Row, format string) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("picture: no rows to draw")
@@ -107,7 +120,7 @@ func Pareto(w io.Writer, rows []Row, format string) error {
 		}
 		labels := plotter.XYLabels{}
 		for _, r := range front {
-			labels.XYs = append(labels.XYs, plotter.XY{X: r.Bytes, Y: 100 * r.Recall})
+			labels.XYs = append(labels.XYs, plotter.XY{X: r.Read, Y: 100 * r.Recall})
 			labels.Labels = append(labels.Labels, r.Name())
 		}
 		if i > 0 || len(front) == 0 {
@@ -123,12 +136,12 @@ func Pareto(w io.Writer, rows []Row, format string) error {
 	return write(w, p, format)
 }
 
-// Front keeps the rows that no other row beats in bytes and recall, by bytes.
+// Front keeps the rows that no other row beats in bytes read and recall, by bytes.
 func Front(rows []Row) []Row {
 	sorted := slices.Clone(rows)
 	sort.SliceStable(sorted, func(i, j int) bool {
 		a, b := sorted[i], sorted[j]
-		return a.Bytes < b.Bytes || a.Bytes == b.Bytes && a.Recall > b.Recall
+		return a.Read < b.Read || a.Read == b.Read && a.Recall > b.Recall
 	})
 	var front []Row
 	for _, r := range sorted {
@@ -146,7 +159,7 @@ func series(p *plot.Plot, name string, i int, rows []Row) error {
 	}
 	points := plotter.XYs{}
 	for _, r := range rows {
-		points = append(points, plotter.XY{X: r.Bytes, Y: 100 * r.Recall})
+		points = append(points, plotter.XY{X: r.Read, Y: 100 * r.Recall})
 	}
 	sort.Slice(points, func(i, j int) bool { return points[i].X < points[j].X })
 	line, dots, err := plotter.NewLinePoints(points)

@@ -27,10 +27,16 @@ const (
 	Quest         Method = "quest"
 	MeanKey       Method = "mean_key"
 	SinkAndRecent Method = "sink_and_recent"
+	PreRope       Method = "pre_rope"      // page_local fitted before the rotary embedding; needs its theta
+	GlobalHybrid  Method = "hybrid_global" // hybrid with the basis of another text
+	GlobalShared  Method = "shared_global" // shared with the centroid and the basis of another text
 )
 
-// Methods are all of them, in the order of the tables.
+// Methods are all that need nothing but the file, in the order of the tables.
 var Methods = []Method{ExactLSE, PageLocal, Hybrid, Shared, Quest, MeanKey, SinkAndRecent}
+
+// Controls are those that need more: the rotary embedding's theta, or another text.
+var Controls = []Method{PreRope, GlobalHybrid, GlobalShared}
 
 // Options say what is measured: every method with every rank and width that it has, at every page size, budget and rule.
 type Options struct {
@@ -41,8 +47,21 @@ type Options struct {
 	Budgets   []int               // tokens
 	Combine   []reference.Combine // rules; quest takes group_max in place of share_average, for its bound is no log-sum-exp
 	Queries   int                 // last queries of each head; 0: all in the file
-	Sink      int                 // first pages that are always kept, inside the budget
-	Recent    int                 // last pages that are always kept, inside the budget
+	// Forms are stored forms of page_local beside the plain ones of Ranks and Bits.
+	Forms []reference.Form
+	// Rerank are factors of the exact rerank, 1 being none; nil: none.
+	Rerank []float64
+	// Scans are the ways to look at the summaries of page_local; nil: all of them in each step.
+	Scans []Scan
+	// Calibrations, one for all files or one a file, hold the second moments and mean keys for weighted forms and 4-bit centroids
+	// (Calibration); nil: those of the prompt itself, the moments from the queries in the file before those that are measured.
+	Calibrations []string
+	// Others, one for all files or one a file, are files of the same layer of another text, for the global methods.
+	Others []string
+	// Context is the tokens over which the keys that a rerank reads are spread; 0: those of the file.
+	Context int
+	Sink    int // first pages that are always kept, inside the budget
+	Recent  int // last pages that are always kept, inside the budget
 	// Progress is told after every KV head of a page size that was measured; nil: nobody. One call at a time.
 	Progress func(done, total int)
 }
@@ -52,8 +71,11 @@ func (o Options) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	for _, m := range o.Methods {
-		if !slices.Contains(Methods, m) {
-			fault("scorer %q is unknown; use %q", m, Methods)
+		if !slices.Contains(Methods, m) && !slices.Contains(Controls, m) {
+			fault("scorer %q is unknown; use %q or, for comparison, %q", m, Methods, Controls)
+		}
+		if (m == GlobalHybrid || m == GlobalShared) && len(o.Others) == 0 {
+			fault("scorer %s needs a file of another text", m)
 		}
 	}
 	for _, c := range o.Combine {
@@ -75,11 +97,29 @@ func (o Options) Validate() error {
 				fault("rank %d for pages of %d tokens; allowed: 1 to 16, and less than the page", r, p)
 			}
 		}
+		for _, f := range o.Forms {
+			if f.Rank >= p*f.Pages {
+				fault("form %s for pages of %d tokens; the rank must be less than the tokens of a summary", f, p)
+			}
+		}
 		for _, b := range o.Budgets {
 			if b < 1 || slots(b, p) < o.Sink+o.Recent {
 				fault("budget of %d tokens, %d pages of %d: %d pages are always kept", b, slots(b, p), p, o.Sink+o.Recent)
 			}
 		}
+	}
+	for _, r := range o.Rerank {
+		if !(r >= 1 && r <= 64) {
+			fault("rerank %g; allowed: 1 (none) to 64", r)
+		}
+	}
+	for _, s := range o.Scans {
+		if !slices.Contains(Scans, s) {
+			fault("scan %q is unknown; use %q", s, Scans)
+		}
+	}
+	if o.Context < 0 {
+		fault("context of %d tokens", o.Context)
 	}
 	if o.Queries < 0 || o.Sink < 0 || o.Recent < 0 {
 		fault("%d queries, %d sink and %d recent pages; none may be negative", o.Queries, o.Sink, o.Recent)
@@ -89,63 +129,14 @@ func (o Options) Validate() error {
 			fault("no %s to measure; name at least one", name)
 		}
 	}
-	if slices.Contains(o.Methods, PageLocal) && (len(o.Ranks) == 0 || len(o.Bits) == 0) {
-		fault("page_local needs at least one rank and one basis width")
+	if slices.Contains(o.Methods, PageLocal) && (len(o.Ranks) == 0 || len(o.Bits) == 0) && len(o.Forms) == 0 {
+		fault("page_local needs at least one rank and one basis width, or a form")
 	}
 	return errors.Join(faults...)
 }
 
 // slots is how many pages a budget pays for.
 func slots(budget, page int) int { return (budget + page - 1) / page }
-
-// Setting is what one row was measured at.
-type Setting struct {
-	Scorer   Method            `json:"scorer"`
-	Rank     int               `json:"rank,omitempty"`
-	Bits     int               `json:"basis_bits"` // 0: unquantised, or a score without a basis
-	PageSize int               `json:"page_size"`
-	Budget   int               `json:"budget_tokens"`
-	Combine  reference.Combine `json:"combine"`
-	Float    bool              `json:"unquantised,omitempty"` // no stored form
-}
-
-// Name is the score with its rank and width, such as page_local r4 i4.
-func (s Setting) Name() string {
-	name := string(s.Scorer)
-	if s.Rank > 0 {
-		name += fmt.Sprintf(" r%d", s.Rank)
-	}
-	if s.Float {
-		return name + " float"
-	}
-	if s.Bits > 0 {
-		name += fmt.Sprintf(" i%d", s.Bits)
-	}
-	return name
-}
-
-// Row is one setting's result over queries and KV heads.
-type Row struct {
-	Setting
-	Bytes  float64 `json:"bytes_per_page"` // read for one page and KV head in one step; 0: no stored form, or nothing read
-	Mass   float64 `json:"mass"`           // true softmax mass on the chosen pages, mean over query heads
-	Worst  float64 `json:"worst_head_mass"`
-	Recall float64 `json:"recall"` // share of the exact-LSE pages that were chosen, always-kept ones included
-	Error  float64 `json:"output_error"`
-	// RMS is the error of the page score against the exact one over complete pages, nats; nil for a score that estimates none.
-	RMS *float64 `json:"score_rms_error,omitempty"`
-}
-
-// Report is the measurement of one file: one layer of one prompt.
-type Report struct {
-	File       string `json:"file"`
-	Tokens     int    `json:"tokens"`
-	HeadDim    int    `json:"head_dim"`
-	QueryHeads int    `json:"query_heads"`
-	KVHeads    int    `json:"kv_heads"`
-	Queries    int    `json:"queries"` // last positions of each head that were scored
-	Rows       []Row  `json:"rows"`
-}
 
 // Run measures safetensors files, each with tensors k and v [KV heads, tokens, dim] and q_last [query heads, last positions, dim], of
 // BF16 or F16. Metadata softmax_scale replaces 1/sqrt(dim). A folder with k.npy, v.npy and q_last.npy of those shapes will do as well;
@@ -164,15 +155,21 @@ func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 		if page := slices.Max(o.PageSizes); l.tokens < page {
 			return nil, fmt.Errorf("%s: %d tokens do not fill a page of %d; ask for smaller pages", path, l.tokens, page)
 		}
+		if slices.Contains(o.Methods, PreRope) && l.theta <= 0 {
+			return nil, fmt.Errorf("%s: pre_rope needs the metadata rope_theta", path)
+		}
 		layers = append(layers, l)
 		total += l.kvHeads * len(o.PageSizes)
+	}
+	aids, err := o.aids(paths, layers)
+	if err != nil {
+		return nil, err
 	}
 	done := 0
 	var reports []Report
 	for i, l := range layers {
 		r := Report{File: filepath.Base(paths[i]), Tokens: l.tokens, HeadDim: l.dim, QueryHeads: l.qHeads, KVHeads: l.kvHeads, Queries: l.scored(o.Queries)}
-		var err error
-		r.Rows, err = l.measure(ctx, o, func() {
+		r.Rows, err = l.measure(ctx, o, aids[i], func() {
 			if done++; o.Progress != nil {
 				o.Progress(done, total)
 			}
@@ -186,7 +183,7 @@ func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 }
 
 // measure runs the KV heads of every page size on all processors and adds their sums in a fixed order.
-func (l *layer) measure(ctx context.Context, o Options, step func()) ([]Row, error) {
+func (l *layer) measure(ctx context.Context, o Options, aid aid, step func()) ([]Row, error) {
 	type job struct{ page, head int }
 	var jobs []job
 	for _, page := range o.PageSizes {
@@ -201,7 +198,7 @@ func (l *layer) measure(ctx context.Context, o Options, step func()) ([]Row, err
 	for range min(len(jobs), runtime.GOMAXPROCS(0)) {
 		wg.Go(func() {
 			for i := range next {
-				tallies[i] = l.measureHead(ctx, jobs[i].head, jobs[i].page, o)
+				tallies[i] = l.measureHead(ctx, jobs[i].head, jobs[i].page, o, aid)
 				mu.Lock()
 				step()
 				mu.Unlock()

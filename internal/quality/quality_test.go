@@ -292,7 +292,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestFront(t *testing.T) {
-	row := func(bytes, recall float64) Row { return Row{Bytes: bytes, Recall: recall} }
+	row := func(bytes, recall float64) Row { return Row{Read: bytes, Recall: recall} }
 	got := Front([]Row{row(300, .9), row(100, .5), row(200, .5), row(200, .8), row(400, .85), row(500, 1)})
 	want := []Row{row(100, .5), row(200, .8), row(300, .9), row(500, 1)}
 	if diff := cmp.Diff(want, got); diff != "" {

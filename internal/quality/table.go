@@ -59,30 +59,30 @@ func (b *block) title() string {
 
 // cells are a row's numbers as both tables print them.
 func cells(r Row) []string {
-	bytes, rms := "-", "-"
+	bytes, read, rms := "-", "-", "-"
 	if r.Bytes > 0 {
-		bytes = fmt.Sprintf("%.0f", r.Bytes)
+		bytes, read = fmt.Sprintf("%.0f", r.Bytes), fmt.Sprintf("%.0f", r.Read)
 	}
 	if r.RMS != nil {
 		rms = fmt.Sprintf("%.3f", *r.RMS)
 	}
 	name := r.Name()
 	if r.Scorer == Quest {
-		name += ", " + strings.TrimPrefix(string(r.Combine), "group_")
+		name = strings.Replace(name, string(Quest), string(Quest)+", "+strings.TrimPrefix(string(r.Combine), "group_"), 1)
 	}
-	return []string{name, bytes, fmt.Sprintf("%.2f", 100*r.Mass), fmt.Sprintf("%.2f", 100*r.Worst), fmt.Sprintf("%.1f", 100*r.Recall), fmt.Sprintf("%.4f", r.Error), rms}
+	return []string{name, bytes, read, fmt.Sprintf("%.2f", 100*r.Mass), fmt.Sprintf("%.2f", 100*r.Worst), fmt.Sprintf("%.1f", 100*r.Recall), fmt.Sprintf("%.4f", r.Error), rms}
 }
 
-var columns = []string{"page score", "bytes", "mass %", "worst %", "recall %", "output error", "rms, nats"}
+var columns = []string{"page score", "bytes", "with rerank", "mass %", "worst %", "recall %", "output error", "rms, nats"}
 
 // Table prints rows in columns for a terminal, a block for each page size, budget and rule.
 func Table(w io.Writer, rows []Row) {
 	for _, b := range blocks(rows) {
 		fmt.Fprintf(w, "\n%s\n", b.title())
 		line := func(c []string) {
-			fmt.Fprintf(w, "  %-22s %7s %7s %8s %9s %13s\n", c[0], c[1], c[2], c[3], c[4], c[5]+" "+fmt.Sprintf("%6s", c[6]))
+			fmt.Fprintf(w, "  %-27s %5s %6s %6s %7s %8s %6s %5s\n", c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7])
 		}
-		line([]string{columns[0], columns[1], columns[2], columns[3], columns[4], "error", "rms"})
+		line([]string{columns[0], columns[1], "+keys", columns[3], columns[4], columns[5], "error", "rms"})
 		for _, r := range b.rows {
 			line(cells(r))
 		}

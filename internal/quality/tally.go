@@ -10,7 +10,7 @@ import (
 // tally sums one setting's measurements.
 type tally struct {
 	Setting
-	bytes                      float64
+	bytes, read                float64 // sums over pairs
 	estimates                  bool
 	mass, worst, recall, error float64
 	square                     float64 // of score errors
@@ -18,14 +18,35 @@ type tally struct {
 	n                          float64 // (query, KV head) pairs, each of weight 1
 }
 
-// measure adds one query and KV head: values are one row a list, exact the lists that exact scores choose.
-func (t *tally) measure(truth truth, values [][]float64, exact [][]int32, square float64) {
+func newTally(f fitted, rule reference.Combine, budget int, factor float64) tally {
+	t := tally{Setting: f.Setting, estimates: f.estimates()}
+	t.Combine, t.Budget = rule, budget
+	if factor > 1 {
+		t.Rerank = factor
+	}
+	return t
+}
+
+// cost adds what one query and KV head reads: the scan of its lists, and the keys of the candidates that are not chosen, once for
+// each list, spread over the pages of the context.
+func (t *tally) cost(proposals []proposal, truth truth, factor float64, context, dim int) {
+	pages := float64(truth.pages)
+	if context > 0 {
+		pages = float64(slots(context, t.PageSize))
+	}
+	for _, p := range proposals {
+		t.bytes += p.read / float64(len(proposals))
+	}
+	candidates := min(truth.budget.Candidates(factor), truth.pages)
+	more := max(0, candidates-truth.budget.Slots) * len(proposals) * t.PageSize * dim * 2
+	t.read += float64(more) / pages
+}
+
+// measure adds one query and KV head: the lists that were chosen and those that exact scores choose.
+func (t *tally) measure(truth truth, lists, exact [][]int32, square float64) {
 	group := len(truth.exact)
-	var lists [][]int32
 	var recall float64
-	for i, v := range values {
-		list := truth.budget.Choose(v)
-		lists = append(lists, list)
+	for i, list := range lists {
 		recall += common(list, exact[i])
 	}
 	worst, mass, off := math.Inf(1), 0.0, 0.0
@@ -65,11 +86,13 @@ func (t *tally) add(u tally) {
 	t.square += u.square
 	t.pages += u.pages
 	t.n += u.n
+	t.bytes += u.bytes
+	t.read += u.read
 }
 
 // row is the mean.
 func (t tally) row() Row {
-	r := Row{Setting: t.Setting, Bytes: t.bytes, Mass: t.mass / t.n, Worst: t.worst / t.n, Recall: t.recall / t.n, Error: t.error / t.n}
+	r := Row{Setting: t.Setting, Bytes: t.bytes / t.n, Read: (t.bytes + t.read) / t.n, Mass: t.mass / t.n, Worst: t.worst / t.n, Recall: t.recall / t.n, Error: t.error / t.n}
 	if t.estimates {
 		rms := math.Sqrt(t.square / t.pages)
 		r.RMS = &rms
@@ -79,8 +102,7 @@ func (t tally) row() Row {
 
 // addRow adds a file's row, of weight 1 like every other.
 func (t *tally) addRow(r Row) {
-	t.add(tally{mass: r.Mass, worst: r.Worst, recall: r.Recall, error: r.Error, n: 1})
-	t.bytes += r.Bytes
+	t.add(tally{mass: r.Mass, worst: r.Worst, recall: r.Recall, error: r.Error, bytes: r.Bytes, read: r.Read - r.Bytes, n: 1})
 	if r.RMS != nil {
 		t.estimates = true
 		t.square += *r.RMS
@@ -93,7 +115,6 @@ func (t tally) mean() Row {
 	estimates := t.estimates
 	t.estimates = false
 	r := t.row()
-	r.Bytes = t.bytes / t.n
 	if estimates {
 		r.RMS = &rms
 	}

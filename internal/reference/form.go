@@ -62,6 +62,30 @@ func ParseForm(text string) (Form, error) {
 	return f, nil
 }
 
+// String is the form as ParseForm reads it, what has its default value left out.
+func (f Form) String() string {
+	text := fmt.Sprintf("r%d", f.Rank)
+	if f.BasisBits != 4 {
+		text += fmt.Sprintf("i%d", f.BasisBits)
+	}
+	if f.CoefficientBits != 8 {
+		text += fmt.Sprintf("c%d", f.CoefficientBits)
+	}
+	if f.CentroidBits != 8 {
+		text += fmt.Sprintf("m%d", f.CentroidBits)
+	}
+	if f.Grouped {
+		text += "s16"
+	}
+	if f.Weighted {
+		text += "w"
+	}
+	if f.Pages != 1 {
+		text += fmt.Sprintf("p%d", f.Pages)
+	}
+	return text
+}
+
 // Bytes is the payload of one page: specs.Record's figure for the plain form. Token scales are bf16.
 func (f Form) Bytes(dim, page int) float64 {
 	if f.BasisBits == 0 {
