@@ -3,7 +3,7 @@
 # MODELS (default: all) are what verify takes, BENCH (default llama-3.1-8b smollm2-135m) what bench takes, PEERS (default torch) what it
 # runs beside, RANDOM_SPECS (default 200) how many generated specs sweep takes; OUT is where results go (default .gpu/out).
 # What measures no time runs side by side, SIDE (default 4) at once: one case takes 33 GB of device memory to pass 2^32 elements.
-# bench runs alone.
+# bench runs alone. Verify runs the models side by side in one process: several processes would take turns on the GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 gpu=$PWD/.gpu
@@ -41,18 +41,12 @@ tests() {
   wait
 }
 verify() {
-  for m in $MODELS; do beside "verify-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads small; done
-  for m in $BENCH; do beside "verify-full-$m" "$gpu/kvloom" verify "$m" --device cuda --workloads full; done
-  wait
+  step verify "$gpu/kvloom" verify $MODELS --device cuda --workloads small
+  step verify-full "$gpu/kvloom" verify $BENCH --device cuda --workloads full
 }
 sweep() {
-  beside "sweep-axes" "$gpu/kvloom" verify --sweep axes --device cuda
-  shares=8 seed=1
-  while [ $seed -le $shares ]; do
-    beside "sweep-random-$seed" "$gpu/kvloom" verify --sweep "random:$((RANDOM_SPECS / shares)):$seed" --device cuda
-    seed=$((seed + 1))
-  done
-  wait
+  step sweep-axes "$gpu/kvloom" verify --sweep axes --device cuda
+  step sweep-random "$gpu/kvloom" verify --sweep "random:$RANDOM_SPECS" --device cuda
 }
 sanitizer() {
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)

@@ -8,7 +8,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/devices"
@@ -31,6 +34,7 @@ type VerifyCmd struct {
 	Sanitize   bool     `help:"Run on the simulator with its sanitizer: races, unwritten memory and more are failures."`
 	Schedule   string   `help:"random:SEED: run the simulator's warps in random order."`
 	Workers    int      `default:"0" help:"The simulator's workers; 1 repeats bit for bit, 0 is one a CPU."`
+	Jobs       int      `default:"0" help:"Specs side by side; 0: one a CPU on a GPU, which waits for float64 most of the time, and 1 on the simulator."`
 	Verbose    bool     `short:"v" help:"A line for every case."`
 }
 
@@ -73,15 +77,14 @@ func (v *VerifyCmd) Run(c *Context) error {
 		}
 	}
 	loader := verify.NewLoader(c, dev, compiler)
-	env := verify.NewEnv(dev, loader.Compile)
 	start := time.Now()
-	reports, runErr := v.all(c, env, loader, list, o)
+	reports, runErr := v.all(c, dev, loader, list, o)
 	out := verifyReport{Device: dev.Info().Name, Why: dev.Why, Compiler: compiler.Version(), Seconds: time.Since(start).Seconds(), Reports: reports}
 	for _, r := range reports {
 		out.Failed += len(r.Failures())
 	}
 	out.Passed = out.Failed == 0 && runErr == nil
-	runErr = errors.Join(runErr, env.Close(), loader.Unload())
+	runErr = errors.Join(runErr, loader.Unload())
 	if c.JSON {
 		runErr = errors.Join(runErr, c.PrintJSON(out))
 	} else {
@@ -145,12 +148,12 @@ func parseFamilies(names []string) ([]plan.Family, error) {
 	return out, nil
 }
 
-// all runs every spec, with compilation ahead of it, and returns what was found also when it ends early.
-func (v *VerifyCmd) all(c *Context, env *verify.Env, loader *verify.Loader, list []*specs.Spec, o verify.Options) ([]verify.Report, error) {
+// all runs every spec, some side by side, with compilation ahead of them, and returns what was found also when it ends early.
+func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, list []*specs.Spec, o verify.Options) ([]verify.Report, error) {
 	var ahead []plan.Candidate
-	total := 0
+	progress := &verifyProgress{w: c.Stderr, done: map[string]int{}}
 	for _, s := range list {
-		p, err := verify.Plan(env.Dev.Info(), s, o)
+		p, err := verify.Plan(dev.Info(), s, o)
 		if err != nil {
 			return nil, err
 		}
@@ -158,28 +161,64 @@ func (v *VerifyCmd) all(c *Context, env *verify.Env, loader *verify.Loader, list
 		for _, chain := range p.Chains {
 			ahead = append(ahead, chain.Links...) // mostly the same again: each source is compiled once
 		}
-		total += len(p.Candidates) + len(p.Chains)
+		progress.total += len(p.Candidates) + len(p.Chains)
 	}
 	wait := loader.Prefetch(ahead, runtime.GOMAXPROCS(0))
 	defer wait()
-	var reports []verify.Report
-	var said time.Time
-	done := 0
-	for _, s := range list {
-		before := done
-		o.Progress = func(i, _ int, what string) {
-			if done = before + i; what != "" && time.Since(said) > time.Second {
-				said = time.Now()
-				fmt.Fprintf(c.Stderr, "[%d/%d] %s: %s\n", done+1, total, s.Name, what)
+	reports := make([]verify.Report, len(list))
+	g, ctx := errgroup.WithContext(c)
+	g.SetLimit(v.jobs(dev))
+	for i, s := range list {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
-		}
-		r, err := verify.Run(c, env, s, o)
-		reports = append(reports, r)
-		if err != nil {
-			return reports, err
-		}
+			o := o
+			o.Progress = func(done, _ int, what string) { progress.say(s.Name, done, what) }
+			env := verify.NewEnv(dev, loader.Compile)
+			var err error
+			reports[i], err = verify.Run(ctx, env, s, o)
+			return errors.Join(err, env.Close())
+		})
 	}
-	return reports, nil
+	err := g.Wait()
+	return slices.DeleteFunc(reports, func(r verify.Report) bool { return r.Spec == "" }), err
+}
+
+// jobs is how many specs run side by side.
+func (v *VerifyCmd) jobs(dev devices.Choice) int {
+	switch {
+	case v.Jobs > 0:
+		return v.Jobs
+	case dev.Info().Backend == "sim":
+		return 1
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// verifyProgress prints at most a line a second, of whichever spec begins a kernel.
+type verifyProgress struct {
+	w     io.Writer
+	total int
+
+	mu   sync.Mutex
+	done map[string]int // by spec
+	said time.Time
+}
+
+func (p *verifyProgress) say(spec string, done int, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done[spec] = done
+	if what == "" || time.Since(p.said) < time.Second {
+		return
+	}
+	p.said = time.Now()
+	all := 0
+	for _, n := range p.done {
+		all += n
+	}
+	fmt.Fprintf(p.w, "[%d/%d] %s: %s\n", all+1, p.total, spec, what)
 }
 
 // print writes the table of maximum errors beside their bounds, and every failure.

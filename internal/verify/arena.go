@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"sync"
 
 	"github.com/kvloom/kvloom/runtime/device"
 )
@@ -19,6 +20,7 @@ const (
 type Arena struct {
 	env     *Env
 	buffers []*Buffer
+	huge    bool // holds hugeTurn
 }
 
 // Buffer is device memory between two guard bands.
@@ -39,7 +41,11 @@ func (e *Env) NewArena() *Arena { return &Arena{env: e} }
 func (a *Arena) Alloc(name string, size int64) (*Buffer, error) {
 	b := &Buffer{Name: name, Bytes: max(size, 1), arena: a}
 	guard := a.env.Guard
-	base, err := a.env.Dev.Alloc(b.Bytes + 2*guard)
+	if b.Bytes >= sparse && !a.huge {
+		hugeTurn.Lock()
+		a.huge = true
+	}
+	base, err := a.env.take(b.Bytes + 2*guard)
 	if err != nil {
 		return nil, fmt.Errorf("buffer %q of %d bytes: %w", name, size, err)
 	}
@@ -53,6 +59,40 @@ func (a *Arena) Alloc(name string, size int64) (*Buffer, error) {
 
 // sparse is the size from which a buffer is neither filled nor summed: it is an address space with a few blocks in it.
 const sparse = 1 << 30
+
+// hugeTurn is held by the arena that has sparse buffers: two cases of that kind side by side would not fit on many a GPU.
+var hugeTurn sync.Mutex
+
+// allocationUnit is what sizes are rounded up to, so that the next case finds an allocation that fits.
+const allocationUnit = 64 << 10
+
+// take allocates, from what an earlier case gave back where the size is the same: the driver's own allocation and release wait for
+// the whole device. The simulator gets every buffer anew and as small as asked for, for it knows the bounds of each.
+func (e *Env) take(bytes int64) (device.Ptr, error) {
+	if e.Guard == 0 {
+		return e.Dev.Alloc(bytes)
+	}
+	bytes = rounded(bytes)
+	if list := e.free[bytes]; len(list) > 0 {
+		e.free[bytes] = list[:len(list)-1]
+		return list[len(list)-1], nil
+	}
+	return e.Dev.Alloc(bytes)
+}
+
+// give takes an allocation of take back.
+func (e *Env) give(p device.Ptr, bytes int64) error {
+	if e.Guard == 0 || bytes >= sparse {
+		return e.Dev.Free(p)
+	}
+	bytes = rounded(bytes)
+	e.free[bytes] = append(e.free[bytes], p)
+	return nil
+}
+
+func rounded(bytes int64) int64 {
+	return (bytes + allocationUnit - 1) / allocationUnit * allocationUnit
+}
 
 // Ptr is the buffer's address: as aligned as the device's allocations.
 func (b *Buffer) Ptr() device.Ptr { return b.base + device.Ptr(b.arena.env.Guard) }
@@ -170,9 +210,13 @@ func (b *Buffer) check() error {
 func (a *Arena) Free() error {
 	var err error
 	for _, b := range a.buffers {
-		err = errors.Join(err, a.env.Dev.Free(b.base))
+		err = errors.Join(err, a.env.give(b.base, b.Bytes+2*a.env.Guard))
 	}
 	a.buffers = nil
+	if a.huge {
+		a.huge = false
+		hugeTurn.Unlock()
+	}
 	return err
 }
 

@@ -9,6 +9,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 
@@ -29,12 +30,14 @@ type Env struct {
 
 	seed       maphash.Seed
 	workspaces map[string]*Buffer
-	arena      *Arena // of the workspaces
+	arena      *Arena                 // of the workspaces
+	free       map[int64][]device.Ptr // freed allocations by size, kept for the next case
 }
 
-// NewEnv prepares a device. Close frees the workspaces, not the device.
+// NewEnv prepares a device. Close frees the workspaces, not the device. Several environments may work on one device side by side; one
+// serves a single goroutine.
 func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, error)) *Env {
-	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}}
+	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}, free: map[int64][]device.Ptr{}}
 	if dev.Info().Backend == "sim" {
 		e.Guard = 0
 	}
@@ -43,7 +46,16 @@ func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, er
 }
 
 // Close frees what the environment itself allocated.
-func (e *Env) Close() error { return e.arena.Free() }
+func (e *Env) Close() error {
+	err := e.arena.Free()
+	for _, list := range e.free {
+		for _, p := range list {
+			err = errors.Join(err, e.Dev.Free(p))
+		}
+	}
+	clear(e.free)
+	return err
+}
 
 // Options choose what is checked.
 type Options struct {
