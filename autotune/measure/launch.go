@@ -19,12 +19,10 @@ func prepare(c plan.Candidate, fn device.Function) error {
 	return nil
 }
 
-// LaunchOf evaluates a geometry for a problem.
-func LaunchOf(g launch.Geometry, p launch.Problem) *device.Launch {
-	l := &device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+// launchOf is a candidate's launch for a problem.
+func launchOf(g launch.Geometry, p launch.Problem) (l *device.Launch, err error) {
+	l = &device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
 		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
-	for i, e := range g.Grid {
-		l.Grid[i] = uint32(e.Value(p))
-	}
-	return l
+	l.Grid, err = g.Blocks(p)
+	return l, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
 	"github.com/kvloom/kvloom/specs"
@@ -142,30 +143,15 @@ func (r *Rig) upload(b []byte) (device.Ptr, error) {
 
 // halves makes n random normal numbers in the cache's 16-bit type.
 func (r *Rig) halves(n int, sigma float64) []byte {
+	round := reference.ToBF16
+	if r.Spec.Cache.DType == "fp16" {
+		round = reference.ToFP16
+	}
 	out := make([]uint16, n)
 	for i := range out {
-		x := float32(r.rand.NormFloat64() * sigma)
-		if r.Spec.Cache.DType == "fp16" {
-			out[i] = halfBits(x)
-		} else {
-			out[i] = uint16(math.Float32bits(x) >> 16)
-		}
+		out[i] = round(r.rand.NormFloat64() * sigma)
 	}
 	return bytesOf(out)
-}
-
-// halfBits converts a moderate float to fp16, rounding towards zero: timing inputs need no better.
-func halfBits(x float32) uint16 {
-	b := math.Float32bits(x)
-	e := int(b>>23&0xff) - 127 + 15
-	switch sign := uint16(b >> 16 & 0x8000); {
-	case e <= 0:
-		return sign
-	case e >= 31:
-		return sign | 0x7bff
-	default:
-		return sign | uint16(e)<<10 | uint16(b>>13&0x3ff)
-	}
 }
 
 // fill tiles a buffer with a pattern by copies that double.
@@ -364,7 +350,10 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
 	}
-	l := LaunchOf(c.Geometry, p)
+	l, err := launchOf(c.Geometry, p)
+	if err != nil {
+		return nil, err
+	}
 	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws

@@ -1,7 +1,10 @@
 // Package launch describes launch geometry as data: gen/plan writes it, the bundle stores it as JSON, runtime/kernel evaluates it.
 package launch
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Quantity names a run-time number of a problem that grids and workspaces depend on.
 type Quantity string
@@ -84,6 +87,18 @@ type Geometry struct {
 	DynamicShared int       `json:"dynamic_shared"`
 	Dependent     bool      `json:"dependent"`           // it waits for launches before it (griddepcontrol.wait), so it may be started early
 	Workspace     []Extent  `json:"workspace,omitempty"` // bytes: the sum of the extents, each rounded up to 256
+}
+
+// Blocks evaluates the grid: thread blocks along each axis. A grid that CUDA cannot launch is an error.
+func (g *Geometry) Blocks(p Problem) (grid [3]uint32, err error) {
+	for i := range g.Grid {
+		n := g.Grid[i].Value(p)
+		if n > math.MaxInt32 || i > 0 && n > 65535 {
+			return grid, fmt.Errorf("a grid of %d blocks along axis %d is more than CUDA has; split the batch", n, i)
+		}
+		grid[i] = uint32(n)
+	}
+	return grid, nil
 }
 
 // WorkspaceBytes is what the caller allocates and zeroes once.

@@ -3,7 +3,6 @@ package verify
 import (
 	"errors"
 	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -45,12 +44,9 @@ func (k *Kernel) Geometry(p launch.Problem) (device.Launch, error) {
 	g := k.Candidate.Geometry
 	l := device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
 		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
-	for i, e := range g.Grid {
-		n := e.Value(p)
-		if limit := int64(65535); n > limit && (i > 0 || n > math.MaxInt32) {
-			return l, fmt.Errorf("%s: grid dimension %d is %d, more than a device takes", k.Candidate.ID(), i, n)
-		}
-		l.Grid[i] = uint32(n)
+	var err error
+	if l.Grid, err = g.Blocks(p); err != nil {
+		return l, fmt.Errorf("%s: %w", k.Candidate.ID(), err)
 	}
 	return l, nil
 }

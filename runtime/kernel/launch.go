@@ -84,12 +84,9 @@ func (s *Set) launch(st device.Stream, id workID, w Workload, p Problem, workspa
 	defer geometries.Put(l)
 	*l = device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(g.Cluster), 1, 1},
 		DynamicShared: uint32(g.DynamicShared), Dependent: early && g.Dependent}
-	for i := range g.Grid {
-		n := g.Grid[i].Value(p)
-		if n > math.MaxInt32 || i > 0 && n > 65535 {
-			return fmt.Errorf("%s: a grid of %d blocks along axis %d is more than CUDA has; split the batch", lw.Name, n, i)
-		}
-		l.Grid[i] = uint32(n)
+	var err error
+	if l.Grid, err = g.Blocks(p); err != nil {
+		return fmt.Errorf("%s: %w", lw.Name, err)
 	}
 	return s.fns[index].Launch(st, l, args, size)
 }
