@@ -23,6 +23,7 @@ type Job struct {
 	Warm     bool
 	// Contiguous: the DropKV works read a cache without a block table.
 	Contiguous bool
+	Build      measure.Build // what page_summary finds to do; empty: a prompt
 }
 
 // chains are works of one layer that are timed together.
@@ -96,7 +97,7 @@ func (b *Bench) job(ctx context.Context, j Job, keep func(Result) error) (err er
 	if err != nil {
 		return err
 	}
-	rig.Warm = j.Warm
+	rig.Warm, rig.Build = j.Warm, j.Build
 	if j.Contiguous {
 		rig.Contiguous()
 	}
@@ -158,10 +159,22 @@ func (b *Bench) result(j Job, p *plan.Plan, family, candidate string, samples []
 	info := b.Dev.Info()
 	r := Result{Date: time.Now().UTC().Format(time.RFC3339), Card: info.Name, Driver: info.DriverName, Commit: b.Commit, Command: b.Command,
 		Family: family, Shape: ShapeOf(family, j), Candidate: candidate,
-		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.Workload), RoofTBPerS: b.Limits.ReadTBPerS,
-		Limits: b.Limits.of(Work(p, family, j.Workload)), Baselines: map[string]float64{}}
+		MedianUS: sum.Median, LoUS: sum.Lo, HiUS: sum.Hi, Samples: sum.N, Bytes: Bytes(p, family, j.modelled()), RoofTBPerS: b.Limits.ReadTBPerS,
+		Limits: b.Limits.of(Work(p, family, j.modelled())), Baselines: map[string]float64{}}
 	r.TBPerS = float64(r.Bytes) / sum.Median / 1e6
 	return r
+}
+
+// modelled is the workload that the model of bytes counts: of a decode step's build, the pages that it completed.
+func (j Job) modelled() specs.Workload {
+	w := j.Workload
+	switch j.Build {
+	case measure.BuildFilled:
+		w.Context = j.Spec.Cache.PageSize
+	case measure.BuildIdle:
+		w.Context = 0
+	}
+	return w
 }
 
 // Bytes is what a family must move for a workload, by the plan's model.

@@ -1,47 +1,209 @@
 package bench
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/specs"
 )
 
-// The axes of growth. Context is varied at batch 1, batch at growthContext tokens, the budget at both.
-var (
-	growthContexts = []int{4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
-	growthBatches  = []int{2, 4, 8, 16, 32, 64}
-	growthBudgets  = []int{256, 512, 1024, 4096, 8192}
-)
-
-// growthModels are a group of 4, 8 and 16 query heads a KV head, all of 32 query heads.
-var growthModels = []string{"llama-3.1-8b", "glm-4-9b-chat-1m", "glm-4-9b-chat"}
+// Axis is one series of growth: what is varied, for one model, everything else standing still.
+type Axis struct {
+	Name     string // context, batch, budget
+	Unit     string // of the values
+	Title    string
+	Values   []int
+	Families []string
+	jobs     []Job // one a value
+	// step is what slopes are given for, in units of the axis.
+	step int
+}
 
 const growthContext = 128 << 10 // tokens, where batch and budget vary
 
-// growthJobs vary context, batch and budget one at a time.
-func growthJobs() (jobs []Job, err error) {
+// growthModels are groups of 4, 8 and 16 query heads a KV head, all of 32 query heads.
+var growthModels = []string{"llama-3.1-8b", "glm-4-9b-chat-1m", "glm-4-9b-chat"}
+
+// GrowthAxes are the series of the growth table: context for each model; batch and budget for the first one; contexts of an evicted prompt.
+func GrowthAxes() (axes []Axis, err error) {
+	contexts := []int{4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
 	for i, model := range growthModels {
 		s, err := specs.Resolve(model)
 		if err != nil {
 			return nil, err
 		}
-		for _, n := range growthContexts {
-			jobs = append(jobs, Job{Spec: s, Workload: specs.Workload{Context: n, Batch: 1}, Families: decoding})
-		}
+		heads := fmt.Sprintf("%s, %d/%d heads, group %d", model, s.Attention.QueryHeads, s.Attention.KVHeads, s.Attention.Group())
+		axes = append(axes, axis("context", "tokens", heads+", one request, budget 2048", 1024, contexts, decoding, func(n int) Job {
+			return Job{Spec: s, Workload: specs.Workload{Context: n, Batch: 1}}
+		}))
 		if i > 0 {
-			continue // batch and budget are varied for the first model alone
+			continue
 		}
-		for _, n := range growthBatches {
-			jobs = append(jobs, Job{Spec: s, Workload: specs.Workload{Context: growthContext, Batch: n}, Families: decoding[1:]})
-		}
-		for _, n := range growthBudgets {
-			other := *s
-			other.Locks.BudgetTokens = n
-			jobs = append(jobs, Job{Spec: &other, Workload: specs.Workload{Context: growthContext, Batch: 1}, Families: []string{choose, attend, ChainFamily}})
-		}
-		dropped := *s
-		dropped.DropKV.Budget = specs.Budget{Ratio: 0.05}
-		for _, n := range []int{32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20} {
-			jobs = append(jobs, Job{Spec: &dropped, Workload: specs.Workload{Context: n, Batch: 1}, Families: []string{DropObserveScore, DropChain}, Contiguous: true})
+		axes = append(axes,
+			axis("batch", "requests", heads+", 128K tokens each, budget 2048", 1, []int{1, 2, 4, 8, 16, 32, 64}, decoding[1:], func(n int) Job {
+				return Job{Spec: s, Workload: specs.Workload{Context: growthContext, Batch: n}}
+			}),
+			axis("budget", "tokens", heads+", one request of 128K tokens", 1024, []int{256, 512, 1024, 2048, 4096, 8192},
+				[]string{choose, attend, ChainFamily}, func(n int) Job {
+					other := *s
+					other.Locks.BudgetTokens = n
+					return Job{Spec: &other, Workload: specs.Workload{Context: growthContext, Batch: 1}}
+				}),
+			axis("prompt", "tokens", heads+", eviction to 5 % of a contiguous cache", 1024, contexts[3:], []string{DropObserveScore, DropChain}, func(n int) Job {
+				other := *s
+				other.DropKV.Budget = specs.Budget{Ratio: 0.05}
+				return Job{Spec: &other, Workload: specs.Workload{Context: n, Batch: 1}, Contiguous: true}
+			}))
+	}
+	return axes, nil
+}
+
+func axis(name, unit, title string, step int, values []int, families []string, job func(int) Job) Axis {
+	a := Axis{Name: name, Unit: unit, Title: title, Values: values, Families: families, step: step}
+	for _, v := range values {
+		j := job(v)
+		j.Families = families
+		a.jobs = append(a.jobs, j)
+	}
+	return a
+}
+
+// growthJobs are the points of all axes.
+func growthJobs() (jobs []Job, err error) {
+	axes, err := GrowthAxes()
+	for _, a := range axes {
+		jobs = append(jobs, a.jobs...)
+	}
+	return jobs, err
+}
+
+// series are the points of a family on an axis that were measured.
+func (a Axis) series(l lookup, family string) (xs, times []float64, last Result) {
+	for i, j := range a.jobs {
+		if r, ok := l.find(family, j); ok {
+			xs, times, last = append(xs, float64(a.Values[i])), append(times, r.MedianUS), r
 		}
 	}
-	return jobs, nil
+	return xs, times, last
+}
+
+// slopes are what a family's limits ask for a step of the axis: the difference between the last measured point and the first over the steps
+// between them, from the plan's model and what the run of the last point measured of the card.
+func (a Axis) slopes(l lookup, family string) (bytes float64, name string, bound float64) {
+	type point struct {
+		x    float64
+		work plan.Work
+		r    Result
+	}
+	var ps []point
+	for i, j := range a.jobs {
+		if r, ok := l.find(family, j); ok {
+			ps = append(ps, point{float64(a.Values[i]), Work(plan.New(j.Spec, plan.Targets["sm_90a"]), family, j.Workload), r})
+		}
+	}
+	if len(ps) < 2 {
+		return 0, "", 0
+	}
+	first, last := ps[0], ps[len(ps)-1]
+	steps := (last.x - first.x) / float64(a.step)
+	bytes = float64(last.work.Bytes-first.work.Bytes) / last.r.RoofTBPerS / 1e6 / steps
+	name, bound = MemoryLimit, bytes
+	for _, other := range []struct {
+		name string
+		work float64 // of the last point's model
+		more float64 // than the first's
+	}{
+		{ExponentialLimit, float64(last.work.Exponential), float64(last.work.Exponential - first.work.Exponential)},
+		{TensorLimit, float64(last.work.Flops), float64(last.work.Flops - first.work.Flops)},
+	} {
+		if other.work == 0 || last.r.Limits == nil {
+			continue
+		}
+		if us := last.r.Limits[other.name] * other.more / other.work / steps; us > bound {
+			name, bound = other.name, us
+		}
+	}
+	return bytes, name, bound
+}
+
+// GrowthTable is the growth of every family as markdown: microseconds, then the fitted lines beside what memory and the tightest limit ask.
+func GrowthTable(results []Result) (string, error) {
+	axes, err := GrowthAxes()
+	if err != nil {
+		return "", err
+	}
+	l := newLookup(results)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, microseconds, medians over graph replays with a cold L2.\n", l.card)
+	for _, a := range axes {
+		head := []string{a.Name}
+		for _, f := range a.Families {
+			head = append(head, f)
+		}
+		versus := slices.Contains(a.Families, string(dense))
+		if versus {
+			head = append(head, "dense / chain")
+		}
+		if a.Name == "prompt" {
+			head = append(head, "ns a token")
+		}
+		var rows [][]string
+		for i, j := range a.jobs {
+			row := []string{a.value(i)}
+			found := map[string]float64{}
+			for _, f := range a.Families {
+				r, _ := l.find(f, j)
+				found[f] = r.MedianUS
+				row = append(row, us(r.MedianUS))
+			}
+			switch {
+			case versus && found[dense] > 0 && found[ChainFamily] > 0:
+				row = append(row, fmt.Sprintf("%.2f", found[dense]/found[ChainFamily]))
+			case a.Name == "prompt" && found[DropChain] > 0:
+				row = append(row, fmt.Sprintf("%.2f", 1000*found[DropChain]/float64(a.Values[i])))
+			case len(row) < len(head):
+				row = append(row, "-")
+			}
+			rows = append(rows, row)
+		}
+		fmt.Fprintf(&b, "\n### %s: %s\n\n%s\n%s", strings.ToUpper(a.Name[:1])+a.Name[1:], a.Title, markdown(head, rows), a.fits(l))
+	}
+	return b.String(), nil
+}
+
+// value is a point of the axis for a person.
+func (a Axis) value(i int) string {
+	if a.Name == "batch" {
+		return fmt.Sprint(a.Values[i])
+	}
+	return tokens(a.Values[i])
+}
+
+// fits is the table of fitted lines.
+func (a Axis) fits(l lookup) string {
+	step := map[int]string{1: "request", 1024: "1K tokens"}[a.step]
+	var rows [][]string
+	for _, f := range a.Families {
+		xs, times, _ := a.series(l, f)
+		fit, ok := fitLine(xs, times)
+		if !ok {
+			continue
+		}
+		slope := fit.Slope * float64(a.step)
+		bytes, name, bound := a.slopes(l, f)
+		row := []string{f, fmt.Sprintf("%.2f", fit.Intercept), fmt.Sprintf("%.4f", slope), fmt.Sprintf("%.1f %%", 100*fit.Worst), "-", "-"}
+		if bytes > 0 {
+			row[4] = fmt.Sprintf("%.4f (%.2fx)", bytes, slope/bytes)
+		}
+		if bound > 0 {
+			row[5] = fmt.Sprintf("%s %.4f (%.2fx)", name, bound, slope/bound)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	return markdown([]string{"fitted", "intercept, us", "slope, us per " + step, "worst miss", "bytes / roof", "tightest limit"}, rows)
 }

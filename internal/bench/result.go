@@ -2,6 +2,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -85,7 +86,7 @@ func ShapeOf(family string, j Job) Shape {
 	switch family {
 	case string(plan.PageSummary):
 		summarised()
-		shape.Scorer, shape.Mode = "", "prompt"
+		shape.Scorer, shape.Mode = "", string(cmp.Or(j.Build, measure.BuildPrompt))
 	case string(plan.PageScore):
 		summarised()
 		shape.Scan = l.Scan

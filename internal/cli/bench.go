@@ -23,23 +23,34 @@ type BenchCmd struct {
 	Workload   []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
 	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or drop_observe, drop_score, drop_pool, drop_select, drop_compact, drop_observe_score, drop_chain."`
 	Shapes     string   `help:"Measure a list of shapes in one process instead of models: bars, breadth, growth." placeholder:"NAME"`
+	Growth     bool     `help:"The table of microseconds against context, batch and budget, with fitted slopes, in markdown: measured now, or with --summary from the results file."`
+	Breadth    bool     `help:"The table of every group, head dim, page, rank, bit width and cache type as percent of its tightest limit: measured now, or with --summary from the results file."`
+	Picture    string   `help:"Also draw the growth into PREFIX.png and PREFIX.svg." placeholder:"PREFIX"`
 	Against    []string `help:"Peers to run beside: torch, flashinfer."`
 	Pick       int      `help:"Try so many candidates of each work, the choice first, and measure with the fastest." default:"1" placeholder:"N"`
 	Rank       int      `help:"Another rank than the spec's."`
 	Budget     int      `help:"Another budget than the spec's, tokens."`
 	Contiguous bool     `help:"The drop families read a cache without a block table."`
+	Build      string   `help:"What page_summary finds to do: prompt, all pages; filled, the page that each request completed in this step; idle, none." enum:"prompt,filled,idle" default:"prompt"`
 	Warm       bool     `help:"One buffer set, so that the L2 stays warm where it holds it."`
 	DB         string   `name:"db" help:"Take the choices of this trial database; default: the committed tuned tables, then the plan's defaults."`
 	Out        string   `help:"Results file to append to." default:"docs/benchmarks/results.jsonl"`
 	Import     string   `help:"Append the lines that another machine wrote, instead of measuring." placeholder:"FILE"`
 	Summary    bool     `help:"Print the current table, instead of measuring."`
+	Guard      bool     `help:"Compare with the last results recorded in --out instead of recording: exit 1 where a work got slower."`
+	Threshold  float64  `help:"What --guard lets pass, as a share of the recorded median." default:"0.03"`
 	Python     string   `default:"python3" help:"Python that has the peers."`
 	Device     string   `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 }
 
 // Run measures, imports or prints.
 func (c *BenchCmd) Run(ctx *Context) error {
+	if err := c.tables(); err != nil {
+		return err
+	}
 	switch {
+	case c.Guard:
+		return c.guard(ctx)
 	case c.Summary:
 		return c.summary(ctx)
 	case c.Import != "":
@@ -49,15 +60,34 @@ func (c *BenchCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
-	results, err := c.measure(ctx, jobs)
+	lines, err := bench.Extend(c.Out)
+	if err != nil {
+		return err
+	}
+	results, err := c.measure(ctx, jobs, lines.Keep)
 	if len(results) > 0 {
-		err = errors.Join(err, printResults(ctx, results))
+		err = errors.Join(err, c.print(ctx, results))
 	}
 	return err
 }
 
-// measure runs the jobs on the GPU. Each line is in the results file as soon as it is measured.
-func (c *BenchCmd) measure(ctx *Context, jobs []bench.Job) ([]bench.Result, error) {
+// tables turns the flags of a table into the shapes it is made of.
+func (c *BenchCmd) tables() error {
+	switch {
+	case c.Growth && c.Breadth || (c.Growth || c.Breadth) && c.Shapes != "":
+		return errors.New("bench: --growth, --breadth and --shapes are three things; ask for one")
+	case c.Picture != "" && !c.Growth:
+		return errors.New("bench --picture draws what --growth measures; add --growth")
+	case c.Growth:
+		c.Shapes = "growth"
+	case c.Breadth:
+		c.Shapes = "breadth"
+	}
+	return nil
+}
+
+// measure runs the jobs on the GPU. keep, where there is one, has each line as soon as it is measured.
+func (c *BenchCmd) measure(ctx *Context, jobs []bench.Job, keep func([]bench.Result) error) ([]bench.Result, error) {
 	dev, err := devices.Open(c.Device)
 	if err != nil {
 		return nil, err
@@ -75,12 +105,8 @@ func (c *BenchCmd) measure(ctx *Context, jobs []bench.Job) ([]bench.Result, erro
 		return nil, err
 	}
 	defer done()
-	lines, err := bench.Extend(c.Out)
-	if err != nil {
-		return nil, err
-	}
 	b := bench.Bench{Dev: dev.Device, Compile: autotune.CompileWith(compiler), Choose: choose, Commit: version.Commit(), Peers: c.Against, Python: c.Python,
-		Command: c.command(), Pick: c.Pick, Keep: lines.Keep, Progress: func(s string) { fmt.Fprintln(ctx.Stderr, s) }}
+		Command: c.command(), Pick: c.Pick, Keep: keep, Progress: func(s string) { fmt.Fprintln(ctx.Stderr, s) }}
 	results, notes, err := b.Run(ctx, jobs)
 	for _, n := range notes {
 		fmt.Fprintln(ctx.Stderr, "note:", n)
@@ -108,6 +134,9 @@ func (c *BenchCmd) command() string {
 	}
 	if c.Budget > 0 {
 		flag("budget", strconv.Itoa(c.Budget))
+	}
+	if c.Build != string(measure.BuildPrompt) {
+		flag("build", c.Build)
 	}
 	if c.Contiguous {
 		parts = append(parts, "--contiguous")
@@ -148,7 +177,7 @@ func (c *BenchCmd) jobs() ([]bench.Job, error) {
 			}
 		}
 		for _, w := range workloads {
-			jobs = append(jobs, bench.Job{Spec: s, Workload: w, Families: families, Warm: c.Warm, Contiguous: c.Contiguous})
+			jobs = append(jobs, bench.Job{Spec: s, Workload: w, Families: families, Warm: c.Warm, Contiguous: c.Contiguous, Build: measure.Build(c.Build)})
 		}
 	}
 	return jobs, nil
@@ -213,5 +242,8 @@ func (c *BenchCmd) summary(ctx *Context) error {
 	if len(results) == 0 {
 		return fmt.Errorf("bench --summary: %s has no results; kvloom bench MODEL makes them on a GPU", c.Out)
 	}
-	return printResults(ctx, bench.Newest(results))
+	if !c.Growth && !c.Breadth {
+		results = bench.Newest(results)
+	}
+	return c.print(ctx, results)
 }

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +13,38 @@ import (
 
 	"github.com/kvloom/kvloom/internal/bench"
 )
+
+// print writes results as the table that was asked for.
+func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
+	var table string
+	var err error
+	switch {
+	case ctx.JSON || !c.Growth && !c.Breadth:
+		return printResults(ctx, results)
+	case c.Growth:
+		table, err = bench.GrowthTable(results)
+	default:
+		table, err = bench.BreadthTable(results)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(ctx.Stdout, table); err != nil || c.Picture == "" {
+		return err
+	}
+	for _, format := range []string{"png", "svg"} {
+		var b bytes.Buffer
+		if err := bench.GrowthPicture(&b, results, format); err != nil {
+			return err
+		}
+		path := c.Picture + "." + format
+		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+			return fmt.Errorf("picture: %w", err)
+		}
+		fmt.Fprintf(ctx.Stderr, "%s written\n", path)
+	}
+	return nil
+}
 
 func printResults(ctx *Context, results []bench.Result) error {
 	if ctx.JSON {
