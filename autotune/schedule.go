@@ -170,8 +170,7 @@ func (s *schedule) ask(l *list, n int) (jobs []job) {
 	return jobs
 }
 
-// enough says that a search has had its evaluations, or that nothing much better is likely to be left. The default strategy measures
-// small spaces whole, so that neither ends it early there.
+// enough says that a search has had its evaluations, or that nothing much better is likely to be left. Small spaces are measured whole.
 func (s *schedule) enough(l *list, more int) bool {
 	if len(l.candidates) <= search.Exhaustive {
 		return false

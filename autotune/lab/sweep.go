@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,7 +79,7 @@ func Record(p *plan.Plan, work measure.Work, trials []store.Trial, env store.Env
 		}
 		us := 0.0
 		if t.Class == store.OK || t.Class == store.Cut {
-			us = t.MedianUS
+			us = math.Round(t.MedianUS*1e4) / 1e4 // a tenth of a nanosecond
 		}
 		byPoint[w][t.Candidate.ID()+" "+t.Candidate.Key] = us
 		s.Date = max(s.Date, t.Started.UTC().Format("2006-01-02"))

@@ -35,7 +35,7 @@ type TuneCmd struct {
 	Seed      uint64        `default:"1" help:"Seed of the search."`
 	Only      []string      `help:"Families to tune: page_summary, page_score, page_select, page_attend, dense, drop_observe, ...; default: all that the spec uses."`
 	Out       string        `help:"Bundle to write, of a single model; default MODEL.kvb."`
-	Strategy  string        `default:"default" help:"Search of spaces beyond 64 candidates: default, random, local, model, exhaustive."`
+	Strategy  string        `default:"default" help:"What is measured in which order: default, random, local, model, exhaustive. Up to 64 candidates everything is measured."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
 	Trials    int           `default:"300" help:"End the search of one family and workload after so many trials in a space beyond 64 candidates; 0: no limit."`
 	Workload  []string      `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
