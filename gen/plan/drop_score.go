@@ -28,10 +28,7 @@ type dropScoreSizes struct {
 const rowStatsBytes, segmentTiles = 16, 8
 
 func newDropScoreSizes(s *specs.Spec, warps, limit int) dropScoreSizes {
-	z := dropScoreSizes{tiles: (dropRows(s) + 7) / 8, splits: 1}
-	if s.DropKV.Precision == "exact" {
-		z.splits = map[string]int{"bf16": 3, "fp16": 2}[s.Cache.DType]
-	}
+	z := dropScoreSizes{tiles: (dropRows(s) + 7) / 8, splits: dropScoreSplits(s)}
 	parts := 1
 	if s.DropKV.Rule == "dropkv" {
 		parts += z.splits
@@ -52,6 +49,7 @@ func newDropScoreSizes(s *specs.Spec, warps, limit int) dropScoreSizes {
 
 func planDropScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropScore, Cost: dropScoreCost(s)}
+	dropScoreWgmma(s, t, &p)
 	for _, shape := range dropScoreShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -9,6 +9,7 @@
 // would lose everything, and 1 - p is -expm1, the distance summed directly: at most one token a row, by the whole warp.
 #pragma once
 
+#include "kvloom/drop/rule.cuh"
 #include "kvloom/drop/tile_rows.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 #include "kvloom/ptx/exp2.cuh"
@@ -16,28 +17,6 @@
 namespace kvloom {
 
 namespace drop {
-
-enum class Rule { kDropKV, kSnapKV, kValueNorm, kKeyDiff };
-
-constexpr float kSmallestWeight = 0x1p-60f;  // below it a weight counts 0, here and in the reference
-
-// Half the spacing of the type of a, relative: a distance below it times ||a|| cannot be told from 0.
-template <typename A>
-__device__ constexpr float output_epsilon();
-template <>
-__device__ constexpr float output_epsilon<float>() { return 0x1p-24f; }
-template <>
-__device__ constexpr float output_epsilon<bf16>() { return 0x1p-8f; }
-template <>
-__device__ constexpr float output_epsilon<fp16>() { return 0x1p-11f; }
-
-// What a block knows of one row of the window.
-struct RowStats {
-  float lse;              // natural log
-  float norm;             // ||a||^2
-  float unscale;          // takes out the power of two that a was multiplied by before it was split
-  int limit;              // last token that the row sees; -1: no such row
-};
 
 // Sizes that the kernel and its plan share. kRowTiles: tiles of 8 rows in shared memory at once.
 template <Rule RULE, int HEAD_DIM, int WINDOW, int GROUP, int kWarps, int kRowTiles, int kSplits>
@@ -83,7 +62,7 @@ struct Scorer {
       const int row = first * 8 + r;
       const int limit = row < S::kRows ? tokens.length - WINDOW + row % WINDOW : -1;
       uint8_t* const q_row = shared + r * S::kRowBytes;
-      RowStats s{0.0f, 0.0f, 1.0f, limit};
+      RowStats s{0.0f, 0.0f, -2.0f, limit};
       const int64_t head = kv_head * GROUP + row / WINDOW;
       if (limit >= 0) {
         const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride + head * args.q_head_stride + row % WINDOW * args.q_row_stride;
@@ -113,10 +92,9 @@ struct Scorer {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
     s.norm = warp_sum(norm);
-    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);  // of an f32 from 2^-126 to infinity: 1 to 255
-    const bool plain = exponent < 2 || exponent > 252;                      // 0, not finite, or without a reciprocal
-    s.unscale = plain ? 1.0f : __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-    const float scale = plain ? 1.0f : __uint_as_float(static_cast<uint32_t>(254 - exponent) << 23);
+    const PowerOfTwo p(largest);
+    s.unscale = -2.0f * p.value;
+    const float scale = p.inverse;
 #pragma unroll
     for (int i = 0; i < (HEAD_DIM + 31) / 32; ++i) {
       const int d = i * 32 + lane;
@@ -174,7 +152,7 @@ struct Scorer {
         if constexpr (RULE == Rule::kDropKV) {
           const bool dominant = visible && p > 0.5f;
           float rest = 1.0f - p;
-          float distance = fmaf(-2.0f * row.unscale, d[i], row.norm + v_norm[i / 2]);
+          float distance = fmaf(row.unscale, d[i], row.norm + v_norm[i / 2]);
           distance = distance < 0.0f ? 0.0f : distance;
           uint32_t asking = __ballot_sync(kFullWarp, dominant);
           if (asking) {

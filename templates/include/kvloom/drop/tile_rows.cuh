@@ -39,6 +39,18 @@ struct TileRows {
     }
   }
 
+  // The same from rows in shared memory, which all exist.
+  __device__ __forceinline__ void load_shared(const uint8_t* row0, const uint8_t* row1) {
+    const int quarter = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint8_t* row = r ? row1 : row0;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) chunk[r][c] = *(reinterpret_cast<const uint4*>(row + c * 64) + quarter);
+      if constexpr (kTail) tail[r] = *(reinterpret_cast<const uint2*>(row + kChunks * 64) + quarter);
+    }
+  }
+
   // Adds the products with one tile of 8 rows in shared memory: d[token, row].
   template <typename T>
   __device__ __forceinline__ void multiply(float (&d)[4], const uint8_t* row) const {

@@ -1,0 +1,121 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// dropWgmmaShape is one choice of the tuner: warpgroups of a block, blocks an SM holds, tiles of 64 tokens in each group's ring, and
+// whether they come by bulk copies.
+type dropWgmmaShape struct {
+	groups, blocks, stages int
+	bulk                   bool
+}
+
+var dropWgmmaShapes = []dropWgmmaShape{
+	{1, 2, 4, true}, {1, 2, 4, false}, {1, 2, 3, true}, {1, 2, 3, false}, {2, 1, 5, true}, {2, 1, 5, false}, {2, 1, 6, true}, {2, 1, 4, true}, {2, 1, 3, true}, {2, 1, 3, false},
+	{1, 3, 2, true}, {1, 2, 2, true},
+}
+
+// dropWgmmaProduct is the most rows of the window in one product.
+const dropWgmmaProduct = 64
+
+// ringTokens, ringStateBytes mirror kRingTokens and RingState of ring.cuh.
+const ringTokens = 64
+
+func ringStateBytes(stages int) int { return 24 * stages }
+
+// dropWgmmaRowTiles is the tiles of 8 rows in one product, and how many products hold the window.
+func dropWgmmaRowTiles(rows int) (rowTiles, chunks int) {
+	tiles := (rows + 7) / 8
+	chunks = (rows + dropWgmmaProduct - 1) / dropWgmmaProduct
+	return (tiles + chunks - 1) / chunks, chunks
+}
+
+// dropScoreSplits is the 16-bit parts of an attention output.
+func dropScoreSplits(s *specs.Spec) int {
+	if s.DropKV.Precision == "exact" {
+		return map[string]int{"bf16": 3, "fp16": 2}[s.Cache.DType]
+	}
+	return 1
+}
+
+// dropScoreWgmma adds the candidates with wgmma, best guesses first.
+func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
+	if t.Arch != "sm_90a" || s.DropKV.Rule == "keydiff" || s.DropKV.Rule == "streaming" {
+		return
+	}
+	for _, shape := range dropWgmmaShapes {
+		c := dropScoreWgmmaCandidate(s, t, shape)
+		if reason := dropScoreWgmmaRefusal(s, t, shape, c); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+}
+
+func dropScoreWgmmaRefusal(s *specs.Spec, t Target, shape dropWgmmaShape, c Candidate) string {
+	d, rows := s.Attention.HeadDim, dropRows(s)
+	rowTiles, _ := dropWgmmaRowTiles(rows)
+	// Fragments of K and V take d/4 registers each, two accumulators 4 a tile each, the rest about 60.
+	need, have := d/2+8*rowTiles+60, min(t.RegistersPerSM/(c.Geometry.Block*shape.blocks)/8*8, 255)
+	switch {
+	case d > 128:
+		return fmt.Sprintf("fragments of K and V take %d registers a lane at head dim %d: wgmma leaves room for 64", d/2, d)
+	case rows > 128:
+		return fmt.Sprintf("%d rows of the window, two products of wgmma take 128", rows)
+	case c.Geometry.DynamicShared > t.SharedPerBlock/shape.blocks-1024:
+		return fmt.Sprintf("%d rings of %d tiles need %d B of shared memory a block, %s has %d B for %d", shape.groups, shape.stages, c.Geometry.DynamicShared, t.Arch, t.SharedPerBlock, shape.blocks)
+	case need > have:
+		return fmt.Sprintf("a lane needs about %d registers, %d blocks of %d threads leave %d: they would spill", need, shape.blocks, c.Geometry.Block, have)
+	}
+	return ""
+}
+
+func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Candidate {
+	rowTiles, chunks := dropWgmmaRowTiles(dropRows(s))
+	d, parts := s.Attention.HeadDim, 1
+	if s.DropKV.Rule == "dropkv" {
+		parts += dropScoreSplits(s)
+	}
+	rows := chunks * 8 * rowTiles
+	bulk := 0
+	if shape.bulk {
+		bulk = 1
+	}
+	return Candidate{
+		Family: DropScore, Form: Hopper, Arch: t.Arch,
+		Key:       dropKey(s),
+		Params:    []Param{{"groups", shape.groups}, {"blocks", shape.blocks}, {"stages", shape.stages}, {"bulk", bulk}},
+		Entry:     string(DropScore),
+		MinBlocks: shape.blocks,
+		Header:    "kernels/drop_score_wgmma.cuh", Kernel: "kvloom::drop_score_wgmma",
+		Constants: []Constant{
+			{"RULE", "kvloom::drop::Rule::" + dropRules[s.DropKV.Rule]},
+			{"HEAD_DIM", fmt.Sprint(d)},
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
+			{"GROUP", fmt.Sprint(s.Attention.Group())},
+			{"T", "kvloom::" + s.Cache.DType},
+			{"A", outputType(s)},
+			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+			{"kGroups", fmt.Sprint(shape.groups)},
+			{"kStages", fmt.Sprint(shape.stages)},
+			{"kRowTiles", fmt.Sprint(rowTiles)},
+			{"kSplits", fmt.Sprint(dropScoreSplits(s))},
+			{"kBulk", fmt.Sprint(shape.bulk)},
+			{"kDependent", "true"},
+		},
+		Geometry: launch.Geometry{
+			Grid: [3]launch.Extent{
+				launch.Const(int64(max(t.SMs*shape.blocks/s.Attention.KVHeads, 1))),
+				launch.Each(launch.KVHeads), launch.Each(launch.Batch),
+			},
+			Block: 160 * shape.groups, Cluster: 1, Dependent: true,
+			DynamicShared: shape.groups*shape.stages*2*d*ringTokens + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages),
+		},
+	}
+}
