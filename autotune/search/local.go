@@ -8,7 +8,7 @@ func (Local) Name() string { return "local" }
 
 // Start begins a run.
 func (Local) Start(s *Space, seed uint64) Run {
-	return &climb{seen: newSeen(s), near: s.neighbours(), restarts: shuffled(len(s.Points), seed), at: -1}
+	return &climb{seen: newSeen(s), near: s.neighbours(), restarts: s.shuffled(seed), at: -1}
 }
 
 type climb struct {

@@ -21,7 +21,7 @@ const (
 
 // Start begins a run.
 func (Model) Start(s *Space, seed uint64) Run {
-	m := &modelled{seen: newSeen(s), features: s.features(), near: s.neighbours(), shuffled: shuffled(len(s.Points), seed)}
+	m := &modelled{seen: newSeen(s), features: s.features(), near: s.neighbours(), shuffled: s.shuffled(seed)}
 	m.random = min(max(int(randomShare*float64(len(s.Points))), 3), randomMost)
 	m.process.noise = 1e-3
 	if len(m.features) > 0 {

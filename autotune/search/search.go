@@ -23,10 +23,10 @@ type Point struct {
 	Params []Param // in the spec'd order
 }
 
-// Space is what is known before measuring. Points[0] is the default.
+// Space is what is known before measuring.
 type Space struct {
 	Points []Point
-	// Start are the points to measure first, in order: the default and the analytic best few.
+	// Start are the points to measure first, in order: the default, then the analytic best few. Empty: point 0 is the default.
 	Start []int
 	// Prior is a guess of each point's log time up to a constant, from a model of the machine or from other workloads; nil: no guess. It
 	// may be improved while a run is under way.
@@ -82,6 +82,14 @@ func (Default) Name() string { return "default" }
 
 // Start begins a run.
 func (Default) Start(s *Space, seed uint64) Run { return Model{}.Start(s, seed) }
+
+// first is the default.
+func (s *Space) first() int {
+	if len(s.Start) == 0 {
+		return 0
+	}
+	return s.Start[0]
+}
 
 // seen is what all runs remember.
 type seen struct {

@@ -25,17 +25,21 @@ func (Random) Name() string { return "random" }
 
 // Start begins a run.
 func (Random) Start(s *Space, seed uint64) Run {
-	return &listed{newSeen(s), shuffled(len(s.Points), seed)}
+	return &listed{newSeen(s), s.shuffled(seed)}
 }
 
-// shuffled is 0, then the others in random order.
-func shuffled(n int, seed uint64) []int {
-	order := make([]int, n)
+// shuffled is the default, then the others in random order.
+func (s *Space) shuffled(seed uint64) []int {
+	order := make([]int, len(s.Points))
 	for i := range order {
 		order[i] = i
 	}
-	r := rand.New(rand.NewPCG(seed, uint64(n)))
-	r.Shuffle(max(n-1, 0), func(i, j int) { order[i+1], order[j+1] = order[j+1], order[i+1] })
+	if len(order) == 0 {
+		return order
+	}
+	order[0], order[s.first()] = s.first(), 0
+	r := rand.New(rand.NewPCG(seed, uint64(len(order))))
+	r.Shuffle(len(order)-1, func(i, j int) { order[i+1], order[j+1] = order[j+1], order[i+1] })
 	return order
 }
 
