@@ -111,11 +111,18 @@ func TestErrorRate(t *testing.T) {
 	}
 }
 
+func TestAgreement(t *testing.T) {
+	lines := []Line{{OldCandidate: "a", NewCandidate: "a"}, {OldCandidate: "a", NewCandidate: "b"}, {OldCandidate: "a"}, {NewCandidate: "b"}, {}}
+	if both, agree := Agreement(lines); both != 2 || agree != 1 {
+		t.Errorf("%d of %d agree, want 1 of 2: a side without a candidate says nothing", agree, both)
+	}
+}
+
 func TestFormats(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	lines := Sets([]Entry{entry(r, "a", 10, 20), entry(r, "b", 10, 20), entry(r, "c", 10, 20), entry(r, "d", 10, 20)},
 		[]Entry{entry(r, "a", 12, 20), entry(r, "b", 8, 20), {Key: Key{"m", "c", "", 1024, 1}, MedianUS: 10.5, LoUS: 9, HiUS: 12}}, Usual)
-	if got, want := Summary(lines), "4 compared: 1 SLOWER, 1 AMBIGUOUS, 1 MISSING, 1 FASTER"; got != want {
+	if got, want := Summary(lines), "4 compared: 1 SLOWER, 1 AMBIGUOUS, 1 MISSING, 1 FASTER; the same candidate was chosen for 2 of 2"; got != want {
 		t.Errorf("summary %q, want %q", got, want)
 	}
 	var b bytes.Buffer

@@ -17,7 +17,25 @@ func Summary(lines []Line) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, v))
 		}
 	}
-	return fmt.Sprintf("%d compared: %s", len(lines), strings.Join(parts, ", "))
+	s := fmt.Sprintf("%d compared: %s", len(lines), strings.Join(parts, ", "))
+	if both, agree := Agreement(lines); both > 0 {
+		s += fmt.Sprintf("; the same candidate was chosen for %d of %d", agree, both)
+	}
+	return s
+}
+
+// Agreement counts the lines that name a candidate on both sides, and those of them that name the same.
+func Agreement(lines []Line) (both, agree int) {
+	for _, l := range lines {
+		if l.OldCandidate == "" || l.NewCandidate == "" {
+			continue
+		}
+		both++
+		if l.OldCandidate == l.NewCandidate {
+			agree++
+		}
+	}
+	return both, agree
 }
 
 // Explain is one sentence about a line.
