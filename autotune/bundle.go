@@ -28,6 +28,10 @@ type Packer struct {
 func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) (*kernel.Bundle, error) {
 	b := &kernel.Bundle{Spec: p.Spec.Name, SpecHash: SpecHash(p.Spec), Generator: p.Generator, Compiler: p.NVRTC, Device: p.Device,
 		Model: ModelOf(p.Spec), Warnings: warnings}
+	var err error
+	if b.Crossovers, err = p.crossovers(); err != nil {
+		return nil, err
+	}
 	index := map[string]int{}
 	add := func(c plan.Candidate) (int, error) {
 		id := c.ID() + " " + c.Key
@@ -53,6 +57,18 @@ func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) 
 		b.Works = append(b.Works, w)
 	}
 	return b, nil
+}
+
+// crossovers are those of the committed table, where they were measured on the bundle's device.
+func (p *Packer) crossovers() (list []kernel.Crossover, err error) {
+	t, ok, err := specs.TunedTable(p.Spec.Name)
+	if err != nil || !ok || t.Device != p.Device.Name {
+		return nil, err
+	}
+	for _, c := range t.Crossovers {
+		list = append(list, kernel.Crossover(c))
+	}
+	return list, nil
 }
 
 func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candidate) (int, error)) (kernel.Work, error) {

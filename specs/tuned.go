@@ -18,6 +18,16 @@ type Table struct {
 	Driver  string  `json:"driver"`  // "580.159.04"
 	NVRTC   string  `json:"nvrtc"`   // compiler of the measured code
 	Choices []Tuned `json:"choices"` // sorted by work (order of a decode step), context, batch
+	// Crossovers are where selecting pages begins to be faster than dense attention, sorted by batch; kvloom bench --crossover measures them.
+	Crossovers []Crossover `json:"crossovers,omitempty"`
+}
+
+// Crossover is where a decode layer of a batch becomes faster with selected pages than with dense attention. Lengths are tokens a request.
+type Crossover struct {
+	Batch int `json:"batch"`
+	From  int `json:"from"`  // 0: dense was faster at every length measured
+	Least int `json:"least"` // shortest length measured
+	Most  int `json:"most"`  // longest
 }
 
 // Tuned is one choice. Params are the candidate's, in its fixed order.
@@ -55,8 +65,31 @@ func TunedTable(model string) (t Table, ok bool, err error) {
 	return t, true, nil
 }
 
-// WriteTable puts a table into a folder as MODEL.json, whole or not at all.
+// ReadTable returns the table of a model in a folder. ok is false where there is none.
+func ReadTable(dir, model string) (t Table, ok bool, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, model+".json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Table{}, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	if err != nil {
+		return Table{}, false, fmt.Errorf("tuned table of %s: %w", model, err)
+	}
+	return t, true, nil
+}
+
+// WriteTable puts a table into a folder as MODEL.json, whole or not at all. A table without crossovers keeps those of the one that it replaces,
+// for they are measured apart.
 func WriteTable(dir string, t Table) error {
+	if t.Crossovers == nil {
+		old, _, err := ReadTable(dir, t.Model)
+		if err != nil {
+			return err
+		}
+		t.Crossovers = old.Crossovers
+	}
 	b, err := json.MarshalIndent(t, "", "  ")
 	if err != nil {
 		return fmt.Errorf("BUG: specs: tuned table: %w", err)

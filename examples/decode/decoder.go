@@ -26,6 +26,7 @@ type decoder struct {
 	table                                              []int32
 	maxPages                                           int
 	sparse, dense                                      device.Graph
+	path                                               kernel.Path // which of the two a host would serve with
 }
 
 // newDecoder opens the device and the bundle, uploads the cache, builds its summaries and captures both graphs.
@@ -59,6 +60,8 @@ func newDecoder(dev, path string, c *cache, talk io.Writer) (*decoder, error) {
 	if err := d.prepare(); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
+	// Both graphs are captured here, to be compared; a host captures the one that is faster. Either is right at every length.
+	fmt.Fprintf(talk, "a host would capture, for %d tokens, %s\n", c.tokens, d.path)
 	return d, nil
 }
 
@@ -94,8 +97,11 @@ func (d *decoder) prepare() error {
 	if d.sparse, err = d.capture(func(w kernel.Workload) error { return d.launchSparse(kv, summaries, w) }); err != nil {
 		return err
 	}
-	d.dense, err = d.capture(func(w kernel.Workload) error { return d.launchDense(kv, w) })
-	return err
+	if d.dense, err = d.capture(func(w kernel.Workload) error { return d.launchDense(kv, w) }); err != nil {
+		return err
+	}
+	d.path = d.set.Path(d.workload())
+	return nil
 }
 
 // kvCache uploads the paged cache and describes it.

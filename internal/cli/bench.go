@@ -25,6 +25,8 @@ type BenchCmd struct {
 	Shapes     string   `help:"Measure a list of shapes in one process instead of models: bars, breadth, growth." placeholder:"NAME"`
 	Growth     bool     `help:"The table of microseconds against context, batch and budget, with fitted slopes, in markdown: measured now, or with --summary from the results file."`
 	Breadth    bool     `help:"The table of every group, head dim, page, rank, bit width and cache type as percent of its tightest limit: measured now, or with --summary from the results file."`
+	Crossover  bool     `help:"Measure from which length selecting pages is faster than dense attention, print the table, and with --tables store it for bundles."`
+	Tables     string   `help:"With --crossover: the folder of the tuned tables, such as specs/tuned." placeholder:"DIR"`
 	Picture    string   `help:"Also draw the growth into PREFIX.png and PREFIX.svg." placeholder:"PREFIX"`
 	Against    []string `help:"Peers to run beside: torch, flashinfer."`
 	Pick       int      `help:"Try so many candidates of each work, the choice first, and measure with the fastest." default:"1" placeholder:"N"`
@@ -68,6 +70,9 @@ func (c *BenchCmd) Run(ctx *Context) error {
 	if len(results) > 0 {
 		err = errors.Join(err, c.print(ctx, results))
 	}
+	if c.Crossover && c.Tables != "" && err == nil {
+		err = c.store(ctx, results)
+	}
 	return err
 }
 
@@ -76,6 +81,10 @@ func (c *BenchCmd) tables() error {
 	switch {
 	case c.Growth && c.Breadth || (c.Growth || c.Breadth) && c.Shapes != "":
 		return errors.New("bench: --growth, --breadth and --shapes are three things; ask for one")
+	case c.Crossover && (c.Growth || c.Breadth || c.Shapes != "" || c.Summary || c.Guard || len(c.Workload) > 0 || len(c.Family) > 0):
+		return errors.New("bench --crossover measures the chain and dense attention of models, at lengths of its own; leave other shapes out")
+	case c.Tables != "" && !c.Crossover:
+		return errors.New("bench --tables stores what --crossover measures; add --crossover")
 	case c.Picture != "" && !c.Growth:
 		return errors.New("bench --picture draws what --growth measures; add --growth")
 	case c.Growth:
@@ -123,6 +132,9 @@ func (c *BenchCmd) command() string {
 		}
 	}
 	flag("shapes", c.Shapes)
+	if c.Crossover {
+		parts = append(parts, "--crossover")
+	}
 	flag("workload", c.Workload...)
 	flag("family", c.Family...)
 	flag("against", c.Against...)
@@ -169,6 +181,10 @@ func (c *BenchCmd) jobs() ([]bench.Job, error) {
 		}
 		if c.Budget > 0 {
 			s.Locks.BudgetTokens = c.Budget
+		}
+		if c.Crossover {
+			jobs = append(jobs, bench.CrossoverJobs(s)...)
+			continue
 		}
 		workloads := s.Workloads
 		if len(c.Workload) > 0 {

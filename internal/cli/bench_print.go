@@ -19,6 +19,8 @@ func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
 	var table string
 	var err error
 	switch {
+	case c.Crossover && !ctx.JSON:
+		return c.printCrossovers(ctx, results)
 	case ctx.JSON || !c.Growth && !c.Breadth:
 		return printResults(ctx, results)
 	case c.Growth:

@@ -18,7 +18,9 @@ type Bundle struct {
 	Model     Model       `json:"model"`
 	Kernels   []Kernel    `json:"kernels"`
 	Works     []Work      `json:"works"`
-	Warnings  []string    `json:"warnings"` // of the tuner, for a person: "all candidates of page_select tie"
+	// Crossovers are where selecting pages begins to be faster than dense attention, by batch; empty where that was not measured.
+	Crossovers []Crossover `json:"crossovers,omitempty"`
+	Warnings   []string    `json:"warnings"` // of the tuner, for a person: "all candidates of page_select tie"
 }
 
 // Model holds what the kernels were specialised for, and what callers need to size their memory.

@@ -26,6 +26,11 @@ func (b *Bundle) validate() error {
 	if len(b.Works) == 0 {
 		return errors.New("it holds no work")
 	}
+	for _, c := range b.Crossovers {
+		if err := c.validate(); err != nil {
+			return err
+		}
+	}
 	seen := map[string]bool{}
 	for i := range b.Works {
 		w := &b.Works[i]
