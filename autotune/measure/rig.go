@@ -29,7 +29,8 @@ type Rig struct {
 	Spec     *specs.Spec
 	Workload specs.Workload
 	Problem  launch.Problem
-	Warm     bool // one set only, so that the L2 holds it where it fits
+	Warm     bool  // one set only, so that the L2 holds it where it fits
+	Build    Build // what page_summary finds to do; empty: a prompt
 
 	rand   *rand.Rand
 	record specs.Record
@@ -349,6 +350,9 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	p := r.Problem
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
+	}
+	if work == Work(plan.PageSummary) && r.Build != BuildPrompt && r.Build != "" {
+		p.NewPages = 1
 	}
 	l, err := launchOf(c.Geometry, p)
 	if err != nil {

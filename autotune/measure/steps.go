@@ -13,6 +13,9 @@ func (r *Rig) softcap() float32 { return float32(r.Spec.Attention.LogitSoftcap) 
 // summaryStep builds all pages of the prompt. built_lens goes back to zero before each replay, outside the timed part; every launch of
 // a replay has its own.
 func (r *Rig) summaryStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if r.Build == BuildFilled || r.Build == BuildIdle {
+		return r.filledStep(fn, l, ws)
+	}
 	if err := r.needPool(true); err != nil {
 		return nil, err
 	}

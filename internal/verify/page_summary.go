@@ -42,6 +42,7 @@ func summaryCases(s *specs.Spec, o Options) []Case {
 		{Name: oddStrides, Reason: "keys that are not 16-byte aligned are read one by one", KVHeads: few, Lens: []int{6 * p}, Layout: Padded, Data: Random},
 		{Name: equalSpan, Reason: "no direction is better than another, exactly and nearly", KVHeads: few, Lens: []int{6 * p}, Layout: TokenMajor, Data: Random},
 		{Name: decaying, Reason: "each direction holds e times less energy than the one before", KVHeads: few, Lens: []int{6 * p}, Layout: TokenMajor, Data: Random},
+		{Name: farKeys, Reason: "what rounding leaves of the centroid in a direction", KVHeads: few, Lens: []int{6 * p}, Layout: TokenMajor, Data: Random},
 		{Name: hugeKeys, Reason: "squares of the largest finite keys overflow float32", KVHeads: few, Lens: []int{4 * p}, Layout: TokenMajor, Data: Random},
 		{Name: tinyKeys, Reason: "squares of tiny keys vanish in float32", KVHeads: few, Lens: []int{4 * p}, Layout: TokenMajor, Data: Random},
 		{Name: oneBlock, Reason: "a grid sized for one new page builds any number", KVHeads: few, Lens: []int{40 * p, 0, 7 * p}, Layout: TokenMajor, Data: Random},

@@ -15,6 +15,7 @@ const (
 	decaying   = "decaying singular values"
 	hugeKeys   = "largest finite keys"
 	tinyKeys   = "tiny keys"
+	farKeys    = "centroid of six times the spread"
 )
 
 // plant changes the keys of the cases above. Every stored block is filled anew, the traps of padding excepted.
@@ -48,6 +49,15 @@ func plant(p *Problem, seed uint64) {
 					for t := range page {
 						x[t*d+i] += direction * math.Cos(math.Pi*float64(c)*(float64(t)+0.5)/float64(page))
 					}
+				}
+			}
+		})
+	case farKeys:
+		refill(p, func(x []float64) {
+			for i := range d {
+				centre := 6 * r.NormFloat64()
+				for t := range page {
+					x[t*d+i] = centre + r.NormFloat64()
 				}
 			}
 		})

@@ -40,6 +40,30 @@ func TestTridiagonalSummaryOnSim(t *testing.T) {
 	}
 }
 
+// TestSummaryVariantsOnSim: the tuner may choose any of them.
+func TestSummaryVariantsOnSim(t *testing.T) {
+	for _, rank := range []int{4, 8} {
+		s := summarySpec("bf16", 64, 16, rank, 4, 2)
+		seen := map[string]bool{}
+		for _, c := range plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).Candidates {
+			if c.Form != plan.Portable || c.Kernel != "kvloom::page_summary_tridiagonal" {
+				continue
+			}
+			variant := fmt.Sprintf("board %d, residual %d, stagger %t", c.Param("board"), c.Param("residual"), c.Param("stagger") > 0)
+			if seen[variant] {
+				continue
+			}
+			seen[variant] = true
+			t.Run(fmt.Sprintf("rank %d, %s", rank, variant), func(t *testing.T) {
+				checkSummaryOnSim(t, s, c, variant, []string{"half-full last page", "degenerate pages", equalSpan, decaying, farKeys})
+			})
+		}
+		if len(seen) < 6 {
+			t.Errorf("rank %d: %d variants", rank, len(seen))
+		}
+	}
+}
+
 // TestJacobiSummaryOnSim: the general form of pages up to 16 tokens stays a candidate where the direct one is the default, and the only
 // one for higher ranks.
 func TestJacobiSummaryOnSim(t *testing.T) {

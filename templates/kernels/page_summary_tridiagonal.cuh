@@ -48,20 +48,23 @@ __device__ __forceinline__ uint32_t round_bits(float x, float inverse, int bias)
   return __float_as_uint(fmaf(x, inverse, 12582912.f + static_cast<float>(bias)));
 }
 
-template <int HEAD_DIM, int RANK, int BITS, class Key>
+// kBoard: see Leading16. kResidual: u enters V's mma as hi + lo, else as hi alone, with the centroid's share taken out of V again.
+template <int HEAD_DIM, int RANK, int BITS, class Key, bool kBoard, bool kResidual>
 struct TridiagonalBuild {
   static_assert(RANK >= 1 && RANK <= 8, "eight lanes a page find a vector each");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
+  static_assert(kResidual || BITS <= 4, "finer codes show what rounding does to u");
 
   using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
   using Rows = PageRows<HEAD_DIM>;
-  using Eigen = Leading16<RANK, (BITS >= 8)>;
+  using Eigen = Leading16<RANK, (BITS >= 8), kBoard>;
   using Exact = ExactPage<HEAD_DIM, RANK, BITS, Key>;
   static constexpr int kTiles = HEAD_DIM / 8;               // of 8 dims
   static constexpr int kStepPages = RANK <= 4 && HEAD_DIM <= 128 ? 2 : 1;  // pages that share a tile, registers permitting
   static constexpr int kSteps = 4 / kStepPages;
   static constexpr int kRows = 8 / kStepPages;              // rows of u a page, those past RANK zero
   static constexpr int kGramStride = 20;
+  static_assert(Eigen::kBoardFloats <= 2 * 16 * kGramStride, "the board lies over two Gram matrices");
   static constexpr int kImage = Layout::kC;                 // V and mu as the record has them
 
   // A page goes the exact way when its keys' spread holds less than this share of their energy, or its centroid less than kCentroid:
@@ -85,6 +88,7 @@ struct TridiagonalBuild {
   uint8_t* shared;
   const float* starts;
   int lane;
+  int span = 4;  // pages of a batch, fewer where there are warps enough: what is done page by page then takes less time
 
   __device__ __forceinline__ uint8_t* keys(int page) const { return shared + page * Rows::kBytes; }
   __device__ __forceinline__ float* vectors(int page) const { return reinterpret_cast<float*>(shared + kVectors) + page * kRows * 16; }
@@ -95,13 +99,14 @@ struct TridiagonalBuild {
   __device__ __forceinline__ int64_t* next_records() const { return records() + 8; }
 
   // Looks up the four pages of a batch, one in each of lanes 0-3, and notes what its head adds to the offsets. Returns the block id,
-  // which is not waited for before it is used; -1 where there is no page.
-  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
-    const int item = batch * 4 + lane;
-    if (lane >= 4 || item >= range.items) return -1;
+  // which is not waited for before it is used; -1 where there is no page. A guess, where given, is the table's entry.
+  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch, const int* guess = nullptr) const {
+    const int item = batch * span + lane;
+    if (lane >= span || item >= range.items) return -1;
     const int page = item / args.cache.kv_heads, head = item - page * args.cache.kv_heads;
     next_keys()[lane] = head * args.cache.k_head_stride;
     next_records()[lane] = head * args.summary_head_stride;
+    if (guess != nullptr) return *guess;
     return args.cache.block_table[request * args.cache.table_stride + range.first + page];
   }
 
@@ -190,13 +195,18 @@ struct TridiagonalBuild {
         ptx::wait_copies<0>();
         __syncwarp();
       }
-      form_gram(2 * half, gram(0));
-      form_gram(2 * half + 1, gram(1));
+      if (records()[2 * half] >= 0) form_gram(2 * half, gram(0));
+      if (records()[2 * half + 1] >= 0) form_gram(2 * half + 1, gram(1));
       __syncwarp();
       if (page / 2 == half) {
-        const float* g = gram(page % 2);
-        load_columns(eigen, g, l, 1.f);
-        energy = g[l * (kGramStride + 1)] + g[(l + 8) * (kGramStride + 1)];
+        if (records()[page] >= 0) {
+          const float* g = gram(page % 2);
+          load_columns(eigen, g, l, 1.f);
+          energy = g[l * (kGramStride + 1)] + g[(l + 8) * (kGramStride + 1)];
+        } else {
+#pragma unroll
+          for (int i = 0; i < 16; i++) eigen.a[i] = eigen.b[i] = 0.f;
+        }
       }
       __syncwarp();
     }
@@ -227,7 +237,9 @@ struct TridiagonalBuild {
         __syncwarp();
       }
     }
+    if constexpr (kBoard) eigen.board = gram(0) + page * 4;
     const float value = eigen.run(l, sums, starts);
+    if constexpr (kBoard) __syncwarp();  // vectors lie over the board
     const float first = of_group(value, 0);
     const bool kept = l < RANK && value > kRankTolerance * first && value > 1e-30f;
     if (l < kRows) {
@@ -307,7 +319,15 @@ struct TridiagonalBuild {
     const float s = sigma(page)[j];
     const uint32_t hi0 = pack_pair(u0.x, u0.y, Key{}), hi1 = pack_pair(u1.x, u1.y, Key{});
     const float2 r0 = unpack(hi0, Key{}), r1 = unpack(hi1, Key{});
-    const uint32_t lo0 = pack_pair(u0.x - r0.x, u0.y - r0.y, Key{}), lo1 = pack_pair(u1.x - r1.x, u1.y - r1.y, Key{});
+    uint32_t lo0 = 0, lo1 = 0;
+    float uneven = 0.f;  // how much of the centroid u takes in, rounded
+    if constexpr (kResidual) {
+      lo0 = pack_pair(u0.x - r0.x, u0.y - r0.y, Key{}), lo1 = pack_pair(u1.x - r1.x, u1.y - r1.y, Key{});
+    } else {
+      uneven = r0.x + r0.y + (r1.x + r1.y);
+      uneven += __shfl_xor_sync(~0u, uneven, 1);
+      uneven += __shfl_xor_sync(~0u, uneven, 2);
+    }
 
     float acc[kTiles][4];  // elements 0, 1: V of row j times sigma; 2, 3: the page's centroid, in each row of the page
 #pragma unroll
@@ -325,8 +345,10 @@ struct TridiagonalBuild {
           mma_m16n8k16(acc[2 * k], h0, ones, h1, ones, r[0], r[1], Key{});
           mma_m16n8k16(acc[2 * k + 1], h0, ones, h1, ones, r[2], r[3], Key{});
         }
-        mma_m16n8k16(acc[2 * k], l0, 0u, l1, 0u, r[0], r[1], Key{});
-        mma_m16n8k16(acc[2 * k + 1], l0, 0u, l1, 0u, r[2], r[3], Key{});
+        if constexpr (kResidual) {
+          mma_m16n8k16(acc[2 * k], l0, 0u, l1, 0u, r[0], r[1], Key{});
+          mma_m16n8k16(acc[2 * k + 1], l0, 0u, l1, 0u, r[2], r[3], Key{});
+        }
       }
     }
     __syncwarp();  // vectors and keys of this step are read
@@ -352,6 +374,18 @@ struct TridiagonalBuild {
     for (int mask = 1; mask < 4; mask *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
 #pragma unroll
     for (int mask = 1; mask < 4 * kRows; mask *= 2) top_mu = fmaxf(top_mu, __shfl_xor_sync(~0u, top_mu, mask));
+    if constexpr (!kResidual) {
+      if (__any_sync(~0u, fabsf(uneven) * top_mu > 0.002f * top)) {
+        top = 0.f;
+#pragma unroll
+        for (int n = 0; n < kTiles; n++) {
+          acc[n][0] = fmaf(-uneven, acc[n][2], acc[n][0]), acc[n][1] = fmaf(-uneven, acc[n][3], acc[n][1]);
+          top = fmaxf(top, fmaxf(fabsf(acc[n][0]), fabsf(acc[n][1])));
+        }
+#pragma unroll
+        for (int mask = 1; mask < 4; mask *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
+      }
+    }
 
     uint8_t* image = shared + kScratch + step * kStepVectors + part * kImage;
     const float over = s > 0.f ? rcp_approx(s) : 0.f;
@@ -445,12 +479,19 @@ struct TridiagonalBuild {
     }
   }
 
-  static __device__ __forceinline__ int batches(BuildRange range) { return (range.items + 3) / 4; }
+  // What look_up of a batch returns where no page is built: asked for before the lengths are known, since a table, unlike an index of
+  // it, is there to be read.
+  __device__ __forceinline__ int guess(const KvCache& cache, int request, int batch) const {
+    const int page = (batch * span + lane) / cache.kv_heads;
+    return lane < span && page < cache.max_pages ? cache.block_table[request * cache.table_stride + page] : -1;
+  }
 
-  // Starts loading the first batch of this warp's share of one request.
-  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, int first, bool aligned) const {
+  __device__ __forceinline__ int batches(BuildRange range) const { return (range.items + span - 1) / span; }
+
+  // Starts loading the first batch of this warp's share of one request. guess holds its block ids if nothing is built yet and batches are whole.
+  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, int first, int guess, bool aligned) const {
     if (first >= batches(range)) return;
-    note(args, look_up(args, request, range, first));
+    note(args, range.first == 0 && span == 4 ? look_up(args, request, range, first, &guess) : look_up(args, request, range, first));
 #pragma unroll 1
     for (int s = 0; s < kSteps; s++) {
       for (int q = 0; q < kStepPages; q++) fetch(args.cache, s * kStepPages + q, aligned);
@@ -458,7 +499,7 @@ struct TridiagonalBuild {
     }
   }
 
-  // Builds this warp's share: batches first, first + step, ... of 4 items.
+  // Builds this warp's share: batches first, first + step, ... of `span` items.
   __device__ __forceinline__ void run(const PageSummaryArgs& args, int request, BuildRange range, int first, int step, bool aligned) const {
     if (first >= batches(range)) return;
     for (int batch = first; batch < batches(range); batch += step) {
@@ -479,24 +520,27 @@ struct TridiagonalBuild {
         }
       }
 #pragma unroll 1
-      for (int s = 0; s < kSteps; s++) basis(args, s, more, aligned, careful);
+      for (int s = 0; s < kSteps; s++) {
+        if (more || records()[s * kStepPages] >= 0 || records()[(s + 1) * kStepPages - 1] >= 0) basis(args, s, more, aligned, careful);
+      }
       __syncwarp();
     }
     ptx::wait_copies<0>();
   }
 };
 
-// Grid: x shares the pages of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int RANK, int BITS, class Key, int kNumWarps, int kSharedBytes>
+// Grid: x shares the pages of one request, y the requests. Any grid is right. Blocks of an SM after the first begin kStagger ns later
+// each: those before them then have their keys while the others' are on their way.
+template <int HEAD_DIM, int RANK, int BITS, class Key, bool kBoard, bool kResidual, int kStagger, int kNumWarps, int kNumBlocks, int kSharedBytes>
 __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& args) {
-  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, Key>;
+  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, Key, kBoard, kResidual>;
   static_assert(kNumWarps * Build::kWarpBytes + Build::kStartBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32;
   float* starts = reinterpret_cast<float*>(shared + kNumWarps * Build::kWarpBytes);
   // Offsets within a page are taken in 32 bits; longer strides are as rare as odd ones.
   const bool aligned = keys_aligned(args.cache) && args.cache.k_token_stride >= 0 && args.cache.k_token_stride < 1 << 26;
-  const Build build{shared + warp * Build::kWarpBytes, starts, static_cast<int>(threadIdx.x % 32)};
+  Build build{shared + warp * Build::kWarpBytes, starts, static_cast<int>(threadIdx.x % 32)};
   // A request has fewer than 2^29 batches, so blocks past 2^29 have none and need no own place.
   constexpr unsigned kMost = (1u << 29) / kNumWarps;
   const int own = static_cast<int>(min(blockIdx.x, kMost)) * kNumWarps + warp, step = static_cast<int>(min(gridDim.x, kMost)) * kNumWarps;
@@ -505,8 +549,14 @@ __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& 
   const bool early = gridDim.y >= args.cache.batch;
 #pragma unroll 1
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
+    build.span = 4;
+    const int guess = build.guess(args.cache, request, own);
     const BuildRange range = build_range<16>(args, request);
-    build.start(args, request, range, own, aligned);
+    build.span = min(max((range.items + step - 1) / step, 1), 4);
+    if constexpr (kStagger > 0) {
+      if (request == blockIdx.y && own + step < build.batches(range)) __nanosleep(blockIdx.x * kNumBlocks / gridDim.x * kStagger);
+    }
+    build.start(args, request, range, own, guess, aligned);
     if (request == blockIdx.y) {
       Build::Eigen::make_starts(starts, threadIdx.x, kNumWarps * 32);
       if (early) finish_build<16>(args);
