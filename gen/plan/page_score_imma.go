@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -10,12 +11,85 @@ import (
 // immaTile is kImmaTile of page_score_imma.cuh: pages of a tile.
 const immaTile = 8
 
-// immaChoice is one choice of the tuner for page_score_imma: warps that compute, and tiles in the block's ring.
-type immaChoice struct{ warps, stages int }
+// immaRowFloats is ImmaShape::kRowFloats: a query head's row of scores on its way out.
+const immaRowFloats = 40
 
-// immaChoices, in the order of merit for rank 4 and 8 kv heads. Stages count what a tile of 8 kv heads of rank 4 takes (31 KiB); for
-// smaller tiles a ring of the same bytes has more.
-var immaChoices = []immaChoice{{8, 3}, {16, 4}, {12, 3}, {8, 4}, {8, 2}, {16, 3}, {8, 6}, {16, 6}}
+// immaChoice is one choice of the tuner for page_score_imma.
+type immaChoice struct {
+	heads    int  // kv heads that are copied together
+	warps    int  // that compute, in a block
+	split    int  // warps that share a tile of one kv head
+	stages   int  // tiles in the block's ring
+	blocks   int  // an SM
+	run      int  // tiles in a row that a block takes; 4: their scores leave as whole lines
+	together int  // products of 16 columns of V that a warp has in flight
+	ones     bool // tokens are summed by a product with ones
+	pad      bool // pages meet different banks, at the price of slower copies
+	hint     bool // records leave L2 first
+}
+
+// immaFirst are the guesses that come first, the default before all, for 8 kv heads of rank 4. Stages count what a tile of those takes
+// (31 KiB); for smaller tiles a ring of the same bytes has more.
+var immaFirst = []immaChoice{
+	{8, 8, 1, 3, 1, 4, 4, true, false, true},
+	{8, 8, 1, 3, 1, 1, 4, true, false, true},
+	{8, 8, 1, 3, 1, 1, 4, false, false, true},
+	{8, 16, 1, 4, 1, 4, 1, true, false, true},
+}
+
+// immaShares are the ways to share a block's work: kv heads copied together (as parts of the most), warps, warps to a tile, rings, blocks
+// an SM.
+var immaShares = []struct {
+	part, warps, split int
+	stages             []int
+	blocks             int
+}{
+	{1, 8, 1, []int{2, 3, 4, 5, 6, 7}, 1},
+	{1, 16, 1, []int{4, 6}, 1},
+	{1, 16, 2, []int{2, 3, 4, 5}, 1},
+	{1, 8, 1, []int{2, 3}, 2},
+	{2, 8, 1, []int{2, 3, 4}, 1},
+	{2, 12, 1, []int{3}, 1},
+	{2, 16, 1, []int{4}, 1},
+}
+
+// immaChoices are all choices for a spec, the first guesses first and the others by how far they are from the default.
+func immaChoices(s *specs.Spec) []immaChoice {
+	most := immaHeads(s)
+	var list []immaChoice
+	for _, c := range immaFirst {
+		c.heads = most
+		list = append(list, c)
+	}
+	for _, at := range immaShares {
+		for _, stages := range at.stages {
+			for bits := range 32 {
+				c := immaChoice{max(most/at.part, 1), at.warps, at.split, stages, at.blocks, 1, 4, bits&1 == 0, bits&2 != 0, bits&4 == 0}
+				if bits&8 == 0 {
+					c.run = 4
+				}
+				if bits&16 != 0 {
+					c.together = 1
+				}
+				list = append(list, c)
+			}
+		}
+	}
+	first := list[0]
+	slices.SortStableFunc(list[len(immaFirst):], func(a, b immaChoice) int { return a.from(first) - b.from(first) })
+	return list
+}
+
+// from is in how many ways a choice differs from another.
+func (c immaChoice) from(o immaChoice) (n int) {
+	for _, differs := range []bool{c.heads != o.heads, c.warps != o.warps, c.split != o.split, c.stages != o.stages, c.blocks != o.blocks,
+		c.run != o.run, c.together != o.together, c.ones != o.ones, c.pad != o.pad, c.hint != o.hint} {
+		if differs {
+			n++
+		}
+	}
+	return n
+}
 
 // immaHeads is how many kv heads are copied together: the most that divide them evenly among at most 8 warps. A kernel is right for
 // any number of kv heads.
@@ -53,57 +127,86 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 	if t.Arch != "sm_90a" {
 		return nil, nil
 	}
-	heads := immaHeads(s)
 	reason := immaRefusal(s)
 	seen := map[immaChoice]bool{}
-	for _, choice := range immaChoices {
-		choice = immaFit(s, choice, heads)
+	for _, choice := range immaChoices(s) {
+		choice = immaFit(s, choice)
 		if seen[choice] {
 			continue
 		}
 		seen[choice] = true
-		c := immaCandidate(s, t, choice, heads)
+		c := immaCandidate(s, t, choice)
 		if reason != "" {
 			return nil, []Rejected{{c, reason}}
 		}
-		static := (16 + 16) * choice.stages // entries and barriers
-		// Each of the 4 partitions of an SM holds whole warps.
-		switch have := min(65536/((c.Geometry.Block+127)/128*128)/8*8, 255); {
-		case c.Geometry.DynamicShared+static > t.SharedPerBlock:
-			rejected = append(rejected, Rejected{c, fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block",
-				choice.stages, c.Geometry.DynamicShared+static, t.Arch, t.SharedPerBlock)})
-		case have < immaRegisters(s):
-			rejected = append(rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and %d threads leave %d",
-				immaRegisters(s), c.Geometry.Block, have)})
-		default:
+		if reason := immaMisfit(s, t, choice, c.Geometry); reason != "" {
+			rejected = append(rejected, Rejected{c, reason})
+		} else {
 			candidates = append(candidates, c)
 		}
 	}
 	return candidates, rejected
 }
 
+// immaMisfit says why a choice cannot run on the target.
+func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) string {
+	shared := g.DynamicShared + (16+16)*choice.stages + (8+4*choice.heads)*choice.slots() // entries, barriers and counters
+	if shared > t.SharedPerBlock {
+		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
+	}
+	// A block takes 1 KB beside its own; an SM has 1 KB more than a block may ask for.
+	if sm := t.SharedPerBlock + 1<<10; choice.blocks*(shared+1<<10) > sm {
+		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, shared, sm)
+	}
+	// Each of the 4 partitions of an SM holds whole warps.
+	if have := min(65536/((g.Block+127)/128*128*choice.blocks)/8*8, 255); have < immaRegisters(s, choice) {
+		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", immaRegisters(s, choice), g.Block*choice.blocks, have)
+	}
+	return ""
+}
+
 // immaFit turns a choice for tiles of 8 kv heads of rank 4 into one for this spec's: the warps a multiple of the heads, and about as
-// many bytes in the ring, two stages at least for each group of warps.
-func immaFit(s *specs.Spec, choice immaChoice, heads int) immaChoice {
+// many bytes in the ring, two stages at least for each group of warps. What changes nothing is brought to one value.
+func immaFit(s *specs.Spec, choice immaChoice) immaChoice {
 	wanted := choice.stages * 32 << 10
-	choice.warps = choice.warps / heads * heads
-	groups := choice.warps / heads
-	choice.stages = max(wanted/immaTileBytes(s, heads)/groups*groups, 2*groups) // a stage belongs to one group for good
+	choice.warps = max(choice.warps/(choice.heads*choice.split), 1) * choice.heads * choice.split
+	groups := choice.warps / (choice.heads * choice.split)
+	choice.stages = max(wanted/immaTileBytes(s, choice)/groups*groups, 2*groups) // a stage belongs to one group for good
+	choice.together = min(choice.together, immaProducts(s)/choice.split)
+	if choice.heads*specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).Bytes%128 != 0 {
+		choice.pad = true
+	}
 	return choice
 }
 
+// immaProducts is how many products the columns of a tile make: of 16 columns as rows, of 8 as columns of the product.
+func immaProducts(s *specs.Spec) int {
+	if s.Attention.Group() <= 4 {
+		return immaTile * s.Locks.Rank / 16
+	}
+	return immaTile * s.Locks.Rank / 8
+}
+
+// slots are ImmaShape::kSlots.
+func (c immaChoice) slots() int {
+	if c.run == 1 {
+		return 0
+	}
+	return max(c.stages/c.run+1, 2)
+}
+
 // immaTileBytes is ImmaShape::kStageBytes.
-func immaTileBytes(s *specs.Spec, heads int) int {
+func immaTileBytes(s *specs.Spec, choice immaChoice) int {
 	r := specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
-	n := heads * r.Bytes
-	if n%128 == 0 {
+	n := choice.heads * r.Bytes
+	if n%128 == 0 && !choice.pad {
 		return immaTile * n
 	}
 	return immaTile * ((n+31)/64*64 + 32)
 }
 
 // immaRegisters is what a consumer was seen to do with without spilling.
-func immaRegisters(s *specs.Spec) int {
+func immaRegisters(s *specs.Spec, choice immaChoice) int {
 	words := s.Attention.HeadDim / 32
 	switch group := s.Attention.Group(); {
 	case group <= 4:
@@ -115,16 +218,20 @@ func immaRegisters(s *specs.Spec) int {
 	}
 }
 
-func immaCandidate(s *specs.Spec, t Target, choice immaChoice, heads int) Candidate {
-	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: choice.warps, blocks: 1})
-	c.Params = []Param{{"imma", 1}, {"heads", heads}, {"warps", choice.warps}, {"stages", choice.stages}}
+func immaCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
+	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: choice.warps, blocks: choice.blocks})
+	c.Params = []Param{{"imma", 1}, {"heads", choice.heads}, {"warps", choice.warps}, {"split", choice.split}, {"stages", choice.stages},
+		{"blocks", choice.blocks}, {"run", choice.run}, {"together", choice.together}, {"ones", boolParam(choice.ones)},
+		{"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}}
 	c.Header, c.Kernel = "kernels/page_score_imma.cuh", "kvloom::page_score_imma"
 	c.Constants = append(c.Constants[:len(c.Constants)-1], // all but WARPS
-		Constant{"HEADS", fmt.Sprint(heads)}, Constant{"CONSUMERS", fmt.Sprint(choice.warps)}, Constant{"STAGES", fmt.Sprint(choice.stages)})
+		Constant{"HEADS", fmt.Sprint(choice.heads)}, Constant{"CONSUMERS", fmt.Sprint(choice.warps)}, Constant{"STAGES", fmt.Sprint(choice.stages)},
+		Constant{"RUN", fmt.Sprint(choice.run)}, Constant{"SPLIT", fmt.Sprint(choice.split)}, Constant{"TOGETHER", fmt.Sprint(choice.together)},
+		Constant{"ONES", fmt.Sprint(choice.ones)}, Constant{"PAD", fmt.Sprint(choice.pad)}, Constant{"HINT", fmt.Sprint(choice.hint)})
 	c.Geometry = launch.Geometry{
-		Grid:  [3]launch.Extent{launch.Each(launch.SMs), launch.Const(1), launch.Const(1)},
+		Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.SMs}, Times: int64(choice.blocks), Per: 1}, launch.Const(1), launch.Const(1)},
 		Block: 32 * (choice.warps + 2), Cluster: 1,
-		DynamicShared: choice.stages * immaTileBytes(s, heads),
+		DynamicShared: choice.stages*immaTileBytes(s, choice) + choice.slots()*choice.heads*s.Attention.Group()*immaRowFloats*4,
 	}
 	return c
 }

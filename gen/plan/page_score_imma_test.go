@@ -22,7 +22,7 @@ func TestImmaStagesBelongToOneGroup(t *testing.T) {
 					continue
 				}
 				seen++
-				groups, stages := c.Param("warps")/c.Param("heads"), c.Param("stages")
+				groups, stages := c.Param("warps")/(c.Param("heads")*c.Param("split")), c.Param("stages")
 				if stages%groups != 0 || stages < 2*groups {
 					t.Errorf("%s, rank %d: %s: %d stages for %d groups of warps", name, rank, c.ID(), stages, groups)
 				}

@@ -19,16 +19,17 @@ struct ImmaArrangement<true, S> {
   using Query = ImmaColumns<S>;
 };
 
-// Scores of a tile by plain arithmetic: quad g takes page g, lane p a quarter of the dims and then of the tokens. For pages whose
-// logits lie too far apart for a sum without a maximum, and for values that are not finite.
+// Scores of a warp's pages by plain arithmetic: quad g takes page g, lane p a quarter of the dims and then of the tokens. For pages
+// whose logits lie too far apart for a sum without a maximum, and for values that are not finite. `to` is the first page's score of the
+// group's first head, heads are `stride` apart.
 template <class S>
-__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, int first,
-                                            uint32_t pages) {
+__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, float* to,
+                                            int64_t stride, uint32_t mapped, int live) {
   using T = typename S::Element;
   using R = typename S::Rec;
   constexpr int kQuarter = S::kHeadDim / 4, kTokens = S::kPage / 4;
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
-  const SharedBytes page{tile + g * S::kDistance};
+  const SharedBytes page{tile + g % S::kWarpPages * S::kDistance};
   const float unit = args.softmax_scale * kLog2E;
 #pragma unroll 1
   for (int head = 0; head < S::kGroup; head++) {
@@ -67,29 +68,62 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
     }
     total.merge_lane(1);
     total.merge_lane(2);
-    if (p == 0 && g < static_cast<int>(pages >> 8))
-      args.scores[request * args.score_batch_stride + (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride +
-                  first + g] = pages >> g & 1 ? (total.log2() + dots[S::kRank]) * kLn2 : minus_infinity();
+    if (p == 0 && g < live) to[head * stride + g] = mapped >> g & 1 ? (total.log2() + dots[S::kRank]) * kLn2 : minus_infinity();
   }
 }
 
-// A warp that scores tiles of one kv head of each chunk.
+// Stores a lane's scores; `to` is that of its result 0. pairs: two neighbouring pages can be stored together.
+template <class S, class Query>
+__device__ __forceinline__ void store_scores(const float (&score)[Query::kValues], float* to, int64_t stride, int live, bool pairs) {
+#pragma unroll
+  for (int i = 0; i < Query::kValues; i += 2) {
+    if (Query::head(i) < S::kGroup && Query::owner()) {
+      float* at = to + (Query::head(i) - Query::head(0)) * stride;
+      if constexpr (Query::kValues == 1) {
+        if (Query::page(i) < live) at[0] = score[i];
+      } else if (pairs && Query::page(i + 1) < live) {
+        *reinterpret_cast<float2*>(at) = make_float2(score[i], score[i + 1]);
+      } else {
+        if (Query::page(i) < live) at[0] = score[i];
+        if (Query::page(i + 1) < live) at[1] = score[i + 1];
+      }
+    }
+  }
+}
+
+// Writes a run of up to 32 pages from its slot, a line a query head. `to` is the first head's first page.
+template <class S>
+__device__ __forceinline__ void write_run(const float* slot, float* to, int64_t stride, int pages, bool by16) {
+  __syncwarp();
+#pragma unroll
+  for (int i = threadIdx.x % 32; i < S::kGroup * 8; i += 32) {
+    const int head = i / 8, page = i % 8 * 4;
+    const float* from = slot + head * S::kRowFloats + page;
+    float* at = to + head * stride + page;
+    if (by16 && page + 3 < pages) {
+      *reinterpret_cast<float4*>(at) = *reinterpret_cast<const float4*>(from);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        if (page + e < pages) at[e] = from[e];
+    }
+  }
+}
+
+// A warp that scores tiles, or the half of tiles, of one kv head of each chunk.
 template <class S, class Query>
 __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp) {
   using R = typename S::Rec;
   const int lane = threadIdx.x % 32;
-  const int own = warp % S::kHeads;
-  int stage = warp / S::kHeads;
+  const int own = warp / S::kSplit % S::kHeads, from = warp % S::kSplit * S::kWarpPages;
+  int stage = warp / (S::kSplit * S::kHeads);
   uint32_t parity = 0;
   Query query;
-  float* rows = nullptr;  // scores of this lane's first query head
-  bool pairs = false;     // two neighbouring pages can be stored together
+  float* rows = nullptr;  // scores of the group's first query head
   int loaded_request = -1, loaded_head = -1;
   auto load = [&](int request, int kv_head) {
     query.load(args, request, kv_head);
-    rows = args.scores + request * args.score_batch_stride +
-           (static_cast<int64_t>(kv_head) * S::kGroup + Query::head(0)) * args.score_head_stride + Query::page(0);
-    pairs = Query::kValues > 1 && (reinterpret_cast<uint64_t>(rows) | args.score_head_stride * 4) % 8 == 0;
+    rows = args.scores + request * args.score_batch_stride + static_cast<int64_t>(kv_head) * S::kGroup * args.score_head_stride;
     loaded_request = request, loaded_head = kv_head;
   };
   if (args.cache.batch == 1 && own < args.cache.kv_heads) load(0, own);  // before anything has landed
@@ -98,41 +132,63 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
     const ImmaTile t = ring.entries[stage];
     if (t.request < 0) break;
     const int kv_head = t.chunk * S::kHeads + own;
-    if (kv_head < args.cache.kv_heads) {
+    const bool mine = kv_head < args.cache.kv_heads;
+    if (mine) {
       if (t.request != loaded_request || kv_head != loaded_head) load(t.request, kv_head);
-      const int live = static_cast<int>(t.pages >> 8);
-      float sum[Query::kValues], centroid[Query::kValues];
+      const uint32_t mapped = (t.pages & 0xffu) >> from;
+      const int live = static_cast<int>(t.pages >> 8 & 15u) - from;  // none where it is not positive
+      float* to = rows + t.first + from;
+      int64_t stride = args.score_head_stride;
+      bool pairs = true;
+      if constexpr (S::kRun > 1) {
+        to = ring.out + ((t.pages >> 18) * S::kHeads + own) * S::kSlotFloats + t.first % (S::kRun * kImmaTile) + from;
+        stride = S::kRowFloats;
+      } else {
+        pairs = (reinterpret_cast<uint64_t>(rows) | stride * 4) % 8 == 0;
+      }
+      float score[Query::kValues];
       bool near = true;
-      const uint8_t* records = ring.records + stage * S::kStageBytes + own * R::kBytes;
+      const uint8_t* records = ring.records + stage * S::kStageBytes + own * R::kBytes + from * S::kDistance;
       if ((t.pages & 0xffu) != 0) {
+        float sum[Query::kValues], centroid[Query::kValues];
         query.tile(SharedBytes{records}, sum, centroid);
 #pragma unroll
-        for (int i = 0; i < Query::kValues; i++) near = near && sum[i] > 1e-30f && sum[i] < 1e38f;
-      }
-      if (__all_sync(0xffffffffu, near)) {
-        float score[Query::kValues];
-#pragma unroll
-        for (int i = 0; i < Query::kValues; i++)
-          score[i] = t.pages >> Query::page(i) & 1 ? (log2_approx(sum[i]) + centroid[i]) * kLn2 : minus_infinity();
-        float* to = rows + t.first;
-#pragma unroll
-        for (int i = 0; i < Query::kValues; i += 2) {
-          if (Query::head(i) < S::kGroup) {
-            if constexpr (Query::kValues > 1) {
-              float* at = to + (Query::head(i) - Query::head(0)) * args.score_head_stride;
-              if (pairs && Query::page(i + 1) < live) {
-                *reinterpret_cast<float2*>(at) = make_float2(score[i], score[i + 1]);
-              } else {
-                if (Query::page(i) < live) at[0] = score[i];
-                if (Query::page(i + 1) < live) at[1] = score[i + 1];
-              }
-            } else {
-              if (Query::page(i) < live) to[0] = score[i];
-            }
-          }
+        for (int i = 0; i < Query::kValues; i++) {
+          near = near && sum[i] > 1e-30f && sum[i] < 1e38f;
+          score[i] = fmaf(log2_approx(sum[i]) + centroid[i], kLn2, Query::kLoss);
         }
-      } else {
-        score_by_lanes<S>(args, records, t.request, kv_head, t.first, t.pages);
+      }
+#pragma unroll
+      for (int i = 0; i < Query::kValues; i++)
+        if ((mapped >> Query::page(i) & 1) == 0) score[i] = minus_infinity();
+      if (__all_sync(0xffffffffu, near))
+        store_scores<S, Query>(score, to + Query::head(0) * stride + Query::page(0), stride, live, pairs);
+      else
+        score_by_lanes<S>(args, records, t.request, kv_head, to, stride, mapped, live);
+    }
+    if constexpr (S::kRun > 1) {
+      const int pages = static_cast<int>(t.pages >> 12 & 63u), slot = static_cast<int>(t.pages >> 18);
+      const int of_run = t.first % (S::kRun * kImmaTile);
+      bool last = of_run + kImmaTile >= pages;
+      if constexpr (S::kShared) {
+        uint32_t before = 0;
+        __syncwarp();
+        if (lane == 0) {
+          __threadfence_block();
+          before = atomicAdd(ring.arrived + slot * S::kHeads + own, 1u);
+          __threadfence_block();
+        }
+        last = static_cast<int>(__shfl_sync(0xffffffffu, before, 0)) == (pages + kImmaTile - 1) / kImmaTile * S::kSplit - 1;
+      }
+      if (last && mine)
+        write_run<S>(ring.out + (slot * S::kHeads + own) * S::kSlotFloats, rows + t.first - of_run, args.score_head_stride, pages,
+                     (reinterpret_cast<uint64_t>(rows) | args.score_head_stride * 4) % 16 == 0);
+      if (S::kShared && last) {
+        __syncwarp();
+        if (lane == 0) {
+          ring.arrived[slot * S::kHeads + own] = 0;
+          mbarrier_arrive(ring.written + slot);
+        }
       }
     }
     __syncwarp();
@@ -157,22 +213,29 @@ __device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
   }
 }
 
-// Grid: x blocks of CONSUMERS + 2 warps, any number; one an SM. Dynamic shared memory: STAGES * ImmaShape::kStageBytes.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES>
+// Grid: x blocks of CONSUMERS + 2 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT>
 __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
-  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES>;
+  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT>;
+  constexpr int kCounters = S::kShared ? S::kSlots * HEADS : 1, kWritten = S::kShared ? S::kSlots : 1;
   extern __shared__ __align__(128) uint8_t records[];
   __shared__ ImmaTile entries[STAGES];
-  __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES];
-  const ImmaRing<S> ring{records, entries, full, empty};
+  __shared__ uint32_t arrived[kCounters];
+  __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], written[kWritten];
+  const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + STAGES * S::kStageBytes), entries, arrived, full, empty, written};
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, HEADS);
+      mbarrier_init(empty + i, HEADS * SPLIT);
     }
+    if (S::kShared)
+      for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, HEADS);
     mbarrier_init_fence();
   }
+  if (S::kShared)
+    for (int i = threadIdx.x; i < kCounters; i += blockDim.x) arrived[i] = 0;
   ImmaDealer<S> dealer(args.cache, warp == CONSUMERS);  // its loads are under way while the block meets
   __syncthreads();
   if (warp == CONSUMERS)

@@ -12,20 +12,25 @@ struct ImmaColumns {
   static_assert(S::kGroup <= 4, "8 columns are 4 heads");
   using R = typename S::Rec;
   static constexpr int kValues = 1;                 // results of a lane
+  static constexpr int kPages = S::kWarpPages;
   static constexpr int kHalf = S::kRank / 2;        // rows g of one page; rows g + 8 are the other half of the ranks
   static constexpr int kMmaPages = 16 / S::kRank;   // pages of 16 rows
   static constexpr int kRowPages = S::kRank == 4 ? 2 : 1;  // pages of a row g and its g + 8 in the second product
+  static constexpr int kGroups = kPages / kMmaPages;
+  static constexpr int kTogether = S::kTogether < kGroups ? S::kTogether : kGroups;
+  static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;  // nats that a sum is too low
 
   uint32_t even[S::kWords], odd[S::kWords];  // B fragments
   int bias;                                  // of head p: what the codes' bias of 8 adds to the low column, taken off
   float scale, x_scale;                      // of head p: integer product to base-2 logit; the same for X
   ImmaRange range;
 
-  // Result i of this lane: query head of the group, page of the tile.
+  // Result i of this lane: query head of the group, page of the warp's. Of 4 pages two lanes have each result.
+  static __device__ __forceinline__ bool owner() { return kPages == 8 || threadIdx.x % 4 < 2; }
   static __device__ __forceinline__ int head(int) { return threadIdx.x % 32 / 8; }
   static __device__ __forceinline__ int page(int) {
     const int half = threadIdx.x / 4 % 2, p = threadIdx.x % 4;
-    return S::kRank == 4 ? 4 * (p / 2) + 2 * half + p % 2 : 2 * p + half;
+    return (S::kRank == 4 ? 4 * (p / 2) + 2 * half + p % 2 : 2 * p + half) % kPages;
   }
 
   __device__ __forceinline__ void load(const PageScoreArgs& args, int request, int kv_head) {
@@ -57,25 +62,6 @@ struct ImmaColumns {
     rest = ptx::transpose8x8(f16x2_bits(__floats2half2_rn(left, left)));
   }
 
-  // X of 16 rows, transposed: x[i] holds k = rows 8i + 2p, 8i + 2p + 1. `rows` is the lane's quarter of row g.
-  __device__ __forceinline__ void project(const SharedBytes& rows, const float (&column)[2], uint32_t (&x)[2], uint32_t (&rest)[2]) const {
-    uint32_t w[2][S::kWords];
-    load_words<S::kWords, alignment_of(R::kQuarterBytes)>(rows, 0, w[0]);
-    load_words<S::kWords, alignment_of(R::kQuarterBytes)>(rows, kHalf * R::kRowBytes, w[1]);
-    int low[4] = {0, bias, 0, bias}, high[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int j = 0; j < S::kWords; j += 2) {
-      constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
-      mma_m16n8k32_us(low, w[0][j] & kLow, w[1][j] & kLow, w[0][j + 1] & kLow, w[1][j + 1] & kLow, even[j], even[j + 1]);
-      mma_m16n8k32_us(high, w[0][j] & kHigh, w[1][j] & kHigh, w[0][j + 1] & kHigh, w[1][j + 1] & kHigh, odd[j], odd[j + 1]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int product = (low[2 * i] * 16 + high[2 * i]) * 256 + (low[2 * i + 1] * 16 + high[2 * i + 1]);
-      split(static_cast<float>(product) * (column[i] * x_scale), x[i], rest[i]);
-    }
-  }
-
   // B fragments of C: b[m][i] for the tokens 2 n + m, k = ranks of rows 8i + 2p, 8i + 2p + 1.
   __device__ __forceinline__ void coefficients(const SharedBytes& page, uint32_t (&b)[2][2]) const {
     constexpr int kTokens = 2 * R::kRankPad / 4;  // words of two tokens
@@ -95,48 +81,103 @@ struct ImmaColumns {
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4, half = g % 2;
+    int mean[2][4] = {};  // of the even and the odd dims: two short chains
+    float mu_scale;
     {
-      const SharedBytes page_g{pages.base + g * S::kDistance};
+      const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
       uint32_t mu_even[S::kWords], mu_odd[S::kWords];
       load_centroid<S>(page_g, mu_even, mu_odd);
-      const float mu_scale = shared_bf16(page_g, R::kMuScale);
-      int d[4] = {0, 0, 0, 0};
+      mu_scale = shared_bf16(page_g, R::kMuScale);
 #pragma unroll
       for (int j = 0; j < S::kWords; j += 2) {
-        mma_m16n8k32_ss(d, mu_even[j], 0u, mu_even[j + 1], 0u, even[j], even[j + 1]);
-        mma_m16n8k32_ss(d, mu_odd[j], 0u, mu_odd[j + 1], 0u, odd[j], odd[j + 1]);
+        mma_m16n8k32_ss(mean[0], mu_even[j], 0u, mu_even[j + 1], 0u, even[j], even[j + 1]);
+        mma_m16n8k32_ss(mean[1], mu_odd[j], 0u, mu_odd[j + 1], 0u, odd[j], odd[j + 1]);
       }
-      centroid[0] = __shfl_sync(0xffffffffu, static_cast<float>(d[0] * 256 + d[1]) * (mu_scale * scale), page(0) * 4 + g / 2);
     }
-    float part[4];  // by p of the lane that will own it
+    float part[4];          // by p of the lane that will own it
+    float ones[2][4] = {};  // or the sums of all rows, a column a group
 #pragma unroll
-    for (int group = 0; group < kImmaTile / kMmaPages; group++) {
-      const uint8_t* base = pages.base + group * kMmaPages * S::kDistance;
-      uint32_t x[2], rest[2], b[2][2];
-      {
+    for (int first = 0; first < kGroups; first += kTogether) {
+      uint32_t w[kTogether][2][S::kWords], b[kTogether][2][2];
+      float column[kTogether][2], scales[kTogether][kRowPages][4];
+      const int own = S::kRank == 4 ? p : p / 2;  // the page of this lane's k
+#pragma unroll
+      for (int t = 0; t < kTogether; t++) {
+        const uint8_t* base = pages.base + (first + t) * kMmaPages * S::kDistance;
         const SharedBytes of_row{base + g / kHalf * S::kDistance};
         const int row = g % kHalf;
-        const float column[2] = {shared_bf16(of_row, R::kColumnScales + 2 * row), shared_bf16(of_row, R::kColumnScales + 2 * (row + kHalf))};
-        project(SharedBytes{of_row.base + R::kV + row * R::kRowBytes + p * R::kQuarterBytes}, column, x, rest);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          load_words<S::kWords, alignment_of(R::kQuarterBytes)>(of_row, R::kV + (row + i * kHalf) * R::kRowBytes + p * R::kQuarterBytes, w[t][i]);
+          column[t][i] = shared_bf16(of_row, R::kColumnScales + 2 * (row + i * kHalf));
+        }
+        coefficients(SharedBytes{base + own * S::kDistance}, b[t]);
+#pragma unroll
+        for (int i = 0; i < kRowPages; i++) load_token_scales<S>(SharedBytes{base + (kRowPages * half + i) * S::kDistance}, scales[t][i]);
       }
-      const int own = S::kRank == 4 ? p : p / 2;  // the page of this lane's k
-      coefficients(SharedBytes{base + own * S::kDistance}, b);
+      int low[kTogether][4], high[kTogether][4];
+#pragma unroll
+      for (int t = 0; t < kTogether; t++) low[t][0] = low[t][2] = 0, low[t][1] = low[t][3] = bias, high[t][0] = high[t][1] = high[t][2] = high[t][3] = 0;
+#pragma unroll
+      for (int j = 0; j < S::kWords; j += 2)
+#pragma unroll
+        for (int t = 0; t < kTogether; t++) {
+          constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
+          const uint32_t a0 = w[t][0][j], a1 = w[t][1][j], a2 = w[t][0][j + 1], a3 = w[t][1][j + 1];
+          mma_m16n8k32_us(low[t], a0 & kLow, a1 & kLow, a2 & kLow, a3 & kLow, even[j], even[j + 1]);
+          mma_m16n8k32_us(high[t], a0 & kHigh, a1 & kHigh, a2 & kHigh, a3 & kHigh, odd[j], odd[j + 1]);
+        }
+      // X of 16 rows, transposed: x[i] holds k = rows 8i + 2p, 8i + 2p + 1.
+      uint32_t x[kTogether][2], rest[kTogether][2];
+#pragma unroll
+      for (int t = 0; t < kTogether; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int product = (low[t][2 * i] * 16 + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * 16 + high[t][2 * i + 1]);
+          split(static_cast<float>(product) * (column[t][i] * x_scale), x[t][i], rest[t][i]);
+        }
       // Row g keeps page kRowPages * half; row g + 8 the next one, at rank 8 nothing.
       const uint32_t keep0 = own == kRowPages * half ? 0xffffffffu : 0u, keep1 = kRowPages == 2 && own == 2 * half + 1 ? 0xffffffffu : 0u;
-      float d[2][4] = {};
+      float d[kTogether][2][4] = {};
 #pragma unroll
-      for (int m = 0; m < 2; m++) {
-        mma_m16n8k16(d[m], x[0] & keep0, x[0] & keep1, x[1] & keep0, x[1] & keep1, b[m][0], b[m][1], fp16{});
-        mma_m16n8k16(d[m], rest[0] & keep0, rest[0] & keep1, rest[1] & keep0, rest[1] & keep1, b[m][0], b[m][1], fp16{});
-      }
+      for (int m = 0; m < 2; m++)
 #pragma unroll
-      for (int i = 0; i < kRowPages; i++) {
-        float scales[4];
-        load_token_scales<S>(SharedBytes{base + (kRowPages * half + i) * S::kDistance}, scales);
-        part[kRowPages * group + i] = sum_four(d[0][2 * i], d[0][2 * i + 1], d[1][2 * i], d[1][2 * i + 1], scales);
+        for (int t = 0; t < kTogether; t++)
+          mma_m16n8k16(d[t][m], x[t][0] & keep0, x[t][0] & keep1, x[t][1] & keep0, x[t][1] & keep1, b[t][m][0], b[t][m][1], fp16{});
+#pragma unroll
+      for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int t = 0; t < kTogether; t++)
+          mma_m16n8k16(d[t][m], rest[t][0] & keep0, rest[t][0] & keep1, rest[t][1] & keep0, rest[t][1] & keep1, b[t][m][0], b[t][m][1], fp16{});
+#pragma unroll
+      for (int t = 0; t < kTogether; t++) {
+        const int group = first + t;
+        const FourTokens e0(d[t][0][0], d[t][0][1], d[t][1][0], d[t][1][1], scales[t][0]);
+        if constexpr (kRowPages == 2) {
+          const FourTokens e1(d[t][0][2], d[t][0][3], d[t][1][2], d[t][1][3], scales[t][1]);
+          if constexpr (S::kOnes) {  // lanes p / 2 = group have their columns; row g is page 2 half, row g + 8 the next
+            const float column_on = lane / 16 % kGroups == group ? 1.f : 0.f;
+            mma_row_sums_tf32(ones[0], e0.a0, e1.a0, e0.a1, e1.a1, column_on);
+            mma_row_sums_tf32(ones[1], e0.b0, e1.b0, e0.b1, e1.b1, column_on);
+          } else {
+            part[2 * group] = e0.sum(), part[2 * group + 1] = e1.sum();
+          }
+        } else if constexpr (S::kOnes) {  // rows g + 8 take half of the tokens
+          mma_row_sums_tf32(ones[group % 2], e0.a0, e0.b0, e0.a1, e0.b1, lane / 8 % kGroups == group ? 1.f : 0.f);
+        } else {
+          part[group] = e0.sum();
+        }
       }
     }
-    sum[0] = sum_quad_scatter(part);
+    if constexpr (S::kOnes) {
+      const float s0 = ones[0][0] + ones[1][0], s1 = ones[0][2] + ones[1][2];
+      sum[0] = kRowPages == 1 ? s0 + s1 : p % 2 == 0 ? s0 : s1;
+    } else {
+      if constexpr (kPages == 4) part[2] = part[0], part[3] = part[1];
+      sum[0] = sum_quad_scatter(part);
+    }
+    const int product = (mean[0][0] + mean[1][0]) * 256 + (mean[0][1] + mean[1][1]);
+    centroid[0] = __shfl_sync(0xffffffffu, static_cast<float>(product) * (mu_scale * scale), page(0) * 4 + g / 2);
   }
 };
 

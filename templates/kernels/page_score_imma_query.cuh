@@ -5,6 +5,7 @@
 
 #include "kernels/page_score_imma_ring.cuh"
 #include "kvloom/mma/m16n8k32.cuh"
+#include "kvloom/mma/m16n8k8_tf32.cuh"
 #include "kvloom/ptx/ldmatrix.cuh"
 
 namespace kvloom {
@@ -92,10 +93,13 @@ __device__ __forceinline__ void load_token_scales(const SharedBytes& page, float
   scale[0] = low_bf16(w.x), scale[1] = high_bf16(w.x), scale[2] = low_bf16(w.y), scale[3] = high_bf16(w.y);
 }
 
-// Sum of 2^x over four tokens: products of tokens 4p, 4p + 2 in a, of 4p + 1, 4p + 3 in b.
-__device__ __forceinline__ float sum_four(float a0, float a1, float b0, float b1, const float (&scale)[4]) {
-  return (exp2_approx(a0 * scale[0]) + exp2_approx(a1 * scale[2])) + (exp2_approx(b0 * scale[1]) + exp2_approx(b1 * scale[3]));
-}
+// 2^x of four tokens: products of tokens 4p, 4p + 2 in a, of 4p + 1, 4p + 3 in b.
+struct FourTokens {
+  float a0, a1, b0, b1;
+  __device__ __forceinline__ FourTokens(float x0, float x1, float y0, float y1, const float (&scale)[4])
+      : a0(exp2_approx(x0 * scale[0])), a1(exp2_approx(x1 * scale[2])), b0(exp2_approx(y0 * scale[1])), b1(exp2_approx(y1 * scale[3])) {}
+  __device__ __forceinline__ float sum() const { return (a0 + a1) + (b0 + b1); }
+};
 
 // Lane p of a quad gets the sum of the four lanes' part[p].
 __device__ __forceinline__ float sum_quad_scatter(const float (&part)[4]) {

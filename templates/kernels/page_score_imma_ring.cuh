@@ -8,41 +8,56 @@ namespace kvloom {
 
 constexpr int kImmaTile = 8;  // pages of a tile
 
-// Everything that follows from a shape. HEADS kv heads are copied together.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES>
+// Everything that follows from a shape and the tuner's choices. HEADS kv heads are copied together, SPLIT warps share the pages of a
+// tile of one kv head, TOGETHER products of 16 columns of V are in flight in a warp. RUN tiles in a row belong to one block; with
+// RUN 4 their scores are gathered in shared memory and leave as whole lines. ONES: tokens are summed by a product with ones.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT>
 struct ImmaShape {
   static_assert(PAGE == 16 && BITS == 4 && (RANK == 4 || RANK == 8), "C of 16 tokens fills two n tiles; ranks fill a k step with whole pages");
   static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "a quarter of a row is whole k steps; 16 * 15 * 2^15 * 256 dims fit 31 bits");
   static_assert(GROUP >= 1 && GROUP <= 16 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
-  static_assert(HEADS >= 1 && CONSUMERS % HEADS == 0, "a warp keeps its kv head");
+  static_assert(HEADS >= 1 && CONSUMERS % (HEADS * SPLIT) == 0, "a warp keeps its kv head and its part of a tile");
+  static_assert(RUN == 1 || RUN == 4, "scores leave by tile or by the line of 128 bytes");
+  static_assert(SPLIT == 1 || SPLIT == 2, "a warp takes 8 pages or 4");
   // Copies land in any order. Were a stage to serve two groups, one could pass its barrier on the parity of the phase before the one
   // that the other still waits for.
-  static_assert(STAGES % (CONSUMERS / HEADS) == 0, "a stage belongs to one group of warps for good");
+  static_assert(STAGES % (CONSUMERS / (HEADS * SPLIT)) == 0, "a stage belongs to one group of warps for good");
 
   using Element = T;
   using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
   static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kGroup = GROUP;
   static constexpr int kHeads = HEADS, kConsumers = CONSUMERS, kStages = STAGES;
-  static constexpr int kWarpGroups = CONSUMERS / HEADS;      // each takes every kWarpGroups-th tile
+  static constexpr int kSplit = SPLIT, kTogether = TOGETHER, kRun = RUN;
+  static constexpr bool kOnes = ONES, kHint = HINT;
+  static constexpr int kWarpGroups = CONSUMERS / (HEADS * SPLIT);  // each takes every kWarpGroups-th tile
+  static constexpr int kWarpPages = kImmaTile / SPLIT;             // pages of a tile that a warp takes
   static constexpr int kQuarter = HEAD_DIM / 4;
   static constexpr int kWords = HEAD_DIM / 32;               // of a quarter of a row of V
   // Distance of two pages in shared memory. Copies are faster where both ends share their place in a line of 128 bytes: pages whose
-  // records end there follow each other. Others keep the place in a sector of 32, and reads of several pages meet different banks.
+  // records end there follow each other, unless PAD says that conflicts of banks cost more. Others keep the place in a sector of 32,
+  // and reads of several pages meet different banks.
   static constexpr int kPageBytes = HEADS * Rec::kBytes;
-  static constexpr int kDistance = kPageBytes % 128 == 0 ? kPageBytes : (kPageBytes + 31) / 64 * 64 + 32;
+  static constexpr int kDistance = kPageBytes % 128 == 0 && !PAD ? kPageBytes : (kPageBytes + 31) / 64 * 64 + 32;
   static constexpr int kStageBytes = kImmaTile * kDistance;
+  // Scores on their way out: a slot for each run that can be under way, rows of 32 pages, 8 banks apart.
+  static constexpr int kSlots = RUN == 1 ? 0 : STAGES / RUN + 1 < 2 ? 2 : STAGES / RUN + 1;
+  static constexpr bool kShared = RUN > 1 && kWarpGroups * SPLIT > 1;  // several warps fill a slot's rows
+  static constexpr int kRowFloats = 40;
+  static constexpr int kSlotFloats = GROUP * kRowFloats;  // of one kv head
+  static constexpr int kOutFloats = RUN == 1 ? 0 : kSlots * HEADS * kSlotFloats;
 };
 
 // What a consumer knows of a tile in the ring. request < 0 ends the list.
 struct __align__(16) ImmaTile {
   int32_t request, chunk;  // chunk: HEADS kv heads
   int32_t first;           // page
-  uint32_t pages;          // bits 0-7: which have a record; bits 8-11: how many are complete
+  uint32_t pages;          // bits 0-7: which have a record; 8-11: how many are complete; 12-17: pages of its run; from 18: the run's slot
 };
 
-// Walks this block's run of the list [request][chunk][tile], the tile fastest: runs, so that a block meets few queries. All lanes call
-// together.
-template <int PAGE>
+// Walks this block's part of the list [request][chunk][run], runs of RUN tiles fastest: a part, so that a block meets few queries. All
+// lanes call together.
+template <int PAGE, int RUN>
 class ImmaTiles {
  public:
   __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks) : cache_(cache), chunks_(chunks) {
@@ -63,9 +78,11 @@ class ImmaTiles {
   static __device__ __forceinline__ int pages_of(const KvCache& cache, int request) {
     return request < cache.batch ? pages_of(__ldg(cache.seq_lens + request), cache.max_pages) : 0;
   }
-  static __device__ __forceinline__ uint32_t tiles_of(int pages) { return static_cast<uint32_t>(pages + kImmaTile - 1) / kImmaTile; }
+  static __device__ __forceinline__ uint32_t tiles_of(int pages) {
+    return static_cast<uint32_t>(pages + RUN * kImmaTile - 1) / (RUN * kImmaTile);
+  }
 
-  // The next tile: its request, chunk, first page and the complete pages of the request.
+  // The next run: its request, chunk, first page and the complete pages of the request.
   __device__ __forceinline__ bool next(int& request, int& chunk, int& first, int& pages) {
     while (left_ != 0) {
       const uint32_t ahead = __ballot_sync(0xffffffffu, index_ < upto_);
@@ -75,7 +92,7 @@ class ImmaTiles {
         pages = __shfl_sync(0xffffffffu, pages_, lane);
         request = base_ + lane;
         chunk = chunks_ == 1 ? 0 : static_cast<int>(rest / tiles_of(pages));
-        first = static_cast<int>(rest - chunk * tiles_of(pages)) * kImmaTile;
+        first = static_cast<int>(rest - chunk * tiles_of(pages)) * (RUN * kImmaTile);
         index_++, left_--;
         return true;
       }
@@ -112,19 +129,21 @@ class ImmaTiles {
 
 // What a producer's lane knows of the tile lane / 8 of a vector of four: the block id of page lane % 8.
 struct ImmaLane {
-  int request, chunk, first, live, block;  // request -1: no more tiles
+  int request, chunk, first, live, block;  // request -1: no tile
 };
 
-// Deals out tiles, four at a time. A single request is dealt tile by tile to the blocks, so that a block's first tile does not depend
-// on the length: its block ids are asked for together with it.
+// Deals out tiles, four at a time: a run of four, or four runs of one. A single request is dealt run by run to the blocks, so that a
+// block's first tile does not depend on the length: its block ids are asked for together with it.
 template <class S>
 class ImmaDealer {
  public:
+  using Tiles = ImmaTiles<S::kPage, S::kRun>;
+
   // Only asks for what the first tiles need, and only in the warp that deals.
   __device__ __forceinline__ ImmaDealer(const KvCache& cache, bool deals) : cache_(cache) {
-    const uint32_t lane = threadIdx.x % 32;
-    index_ = blockIdx.x + lane / kImmaTile * gridDim.x;
-    const uint32_t at = index_ * kImmaTile + lane % kImmaTile;
+    const uint32_t slot = threadIdx.x % 32 / kImmaTile;
+    index_ = S::kRun == 1 ? blockIdx.x + slot * gridDim.x : blockIdx.x;
+    const uint32_t at = (S::kRun == 1 ? index_ : index_ * S::kRun + slot) * kImmaTile + threadIdx.x % kImmaTile;
     guess_ = -1, length_ = 0;
     if (deals && cache.batch == 1) {
       // Entries of the table are within its columns, live or not.
@@ -134,53 +153,63 @@ class ImmaDealer {
   }
   // The next four tiles of a single request. `first`: these are the guessed ones.
   __device__ __forceinline__ ImmaLane of_one(int chunks, bool first) {
-    const int page = threadIdx.x % kImmaTile;
-    const int pages = ImmaTiles<S::kPage>::pages_of(length_, cache_.max_pages);
-    const uint32_t tiles = ImmaTiles<S::kPage>::tiles_of(pages);
+    const int pages = Tiles::pages_of(length_, cache_.max_pages);
+    const uint32_t runs = Tiles::tiles_of(pages);
     ImmaLane mine{-1, 0, 0, 0, -1};
-    if (index_ < tiles * chunks) {
-      mine.request = 0;
-      mine.chunk = index_ < tiles ? 0 : static_cast<int>(index_ / tiles);
-      mine.first = static_cast<int>(index_ - mine.chunk * tiles) * kImmaTile;
-      mine.live = min(pages - mine.first, kImmaTile);
-      if (page < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + mine.first + page);
+    if (index_ < runs * chunks) {
+      mine.chunk = index_ < runs ? 0 : static_cast<int>(index_ / runs);
+      tile(mine, 0, static_cast<int>(index_ - mine.chunk * runs) * (S::kRun * kImmaTile), pages);
+      if (page() < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + mine.first + page());
     }
-    index_ += 32 / kImmaTile * gridDim.x;
+    index_ += S::kRun == 1 ? 32 / kImmaTile * gridDim.x : gridDim.x;
     return mine;
   }
   // The next four tiles of several requests.
-  __device__ __forceinline__ ImmaLane of_many(ImmaTiles<S::kPage>& tiles) {
-    const int slot = threadIdx.x % 32 / kImmaTile, page = threadIdx.x % kImmaTile;
+  __device__ __forceinline__ ImmaLane of_many(Tiles& tiles) {
     ImmaLane mine{-1, 0, 0, 0, -1};
-    int pages = 0;
+    int request, chunk, first, pages;
+    if constexpr (S::kRun == 1) {
 #pragma unroll
-    for (int i = 0; i < 32 / kImmaTile; i++) {
-      int request, chunk, first, of;
-      if (tiles.next(request, chunk, first, of) && i == slot) mine.request = request, mine.chunk = chunk, mine.first = first, pages = of;
+      for (int i = 0; i < 32 / kImmaTile; i++)
+        if (tiles.next(request, chunk, first, pages) && i == slot()) mine.chunk = chunk, tile(mine, request, first, pages);
+    } else {
+      if (tiles.next(request, chunk, first, pages)) mine.chunk = chunk, tile(mine, request, first, pages);
     }
-    mine.live = min(pages - mine.first, kImmaTile);
-    if (page < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + mine.first + page);
+    if (page() < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + mine.first + page());
     return mine;
   }
 
  private:
+  static __device__ __forceinline__ int slot() { return threadIdx.x % 32 / kImmaTile; }
+  static __device__ __forceinline__ int page() { return threadIdx.x % kImmaTile; }
+  // This lane's tile of a run, where the run has so many.
+  static __device__ __forceinline__ void tile(ImmaLane& mine, int request, int first, int pages) {
+    mine.first = S::kRun == 1 ? first : first + slot() * kImmaTile;
+    mine.live = min(pages - mine.first, kImmaTile);
+    if (mine.live > 0) mine.request = request;
+  }
+
   const KvCache& cache_;
-  uint32_t index_;  // in [chunk][tile], of this lane's next tile
+  uint32_t index_;  // in [chunk][run], of this lane's next run
   int guess_, length_;
 };
 
-// The ring of a block in shared memory. A stage is filled by one arrival and its bytes, and empty when HEADS warps have read it.
+// The ring of a block in shared memory. A stage is filled by one arrival and its bytes, and empty when all warps of its group have read
+// it.
 template <class S>
 struct ImmaRing {
   uint8_t* records;  // [stage][page]
+  float* out;        // [slot][kv head][query head][kRowFloats]
   ImmaTile* entries;
-  uint64_t *full, *empty;
+  uint32_t* arrived;  // [slot][kv head]: tiles (or parts of tiles) whose scores are in a slot that several warps fill
+  uint64_t *full, *empty, *written;  // written: a slot's scores have left
 };
 
-// Starts the copies of tile `slot` of a vector into a stage that is empty.
+// Starts the copies of tile `slot` of a vector into a stage that is empty. `run` goes with the tile: bits 12 and up
+// of ImmaTile::pages.
 template <class S>
 __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaRing<S>& ring, int stage, uint32_t parity,
-                                           const ImmaLane& lanes, int slot, uint64_t policy) {
+                                           const ImmaLane& lanes, int slot, uint32_t run, uint64_t policy) {
   using R = typename S::Rec;
   const int from = slot * kImmaTile;
   const int request = __shfl_sync(0xffffffffu, lanes.request, from), chunk = __shfl_sync(0xffffffffu, lanes.chunk, from);
@@ -196,7 +225,7 @@ __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const Imma
     record[x] = reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(source), from + x));
   mbarrier_wait(ring.empty + stage, parity);
   if (elect_lane()) {
-    ring.entries[stage] = ImmaTile{request, chunk, first, mapped | static_cast<uint32_t>(live) << 8};
+    ring.entries[stage] = ImmaTile{request, chunk, first, mapped | static_cast<uint32_t>(live) << 8 | run};
     const int heads = min(S::kHeads, args.cache.kv_heads - chunk * S::kHeads);
     uint64_t* full = ring.full + stage;
     uint8_t* to = ring.records + stage * S::kStageBytes;
@@ -223,27 +252,38 @@ __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const Imma
 template <class S>
 __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer) {
   const int chunks = (args.cache.kv_heads + S::kHeads - 1) / S::kHeads;
-  const uint64_t policy = evict_first_policy();
-  int stage = 0, ends = 0;
-  uint32_t parity = 1;  // the first round finds every stage empty
+  const uint64_t policy = S::kHint ? evict_first_policy() : evict_normal_policy();
+  int stage = 0, out = 0;
+  uint32_t parity = 1, out_parity = 1;  // the first round finds every stage and slot empty
+  auto put = [&](const ImmaLane& lanes, int slot, uint32_t run) {
+    imma_issue<S>(args, ring, stage, parity, lanes, slot, run, policy);
+    if (++stage == S::kStages) stage = 0, parity ^= 1;
+  };
   auto fill = [&](auto deal) {
     ImmaLane now = deal(true), then = now;
 #pragma unroll 1
-    while (ends < S::kWarpGroups) {
+    while (true) {
+      const uint32_t tiles = __popc(__ballot_sync(0xffffffffu, now.request >= 0)) / kImmaTile;  // the first of the vector
+      if (tiles == 0) break;
+      const uint32_t pages = __popc(__ballot_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kImmaTile < now.live));
+      const uint32_t run = pages << 12 | static_cast<uint32_t>(out) << 18;
+      if (S::kShared) mbarrier_wait(ring.written + out, out_parity);
 #pragma unroll 1
-      for (int slot = 0; slot < 32 / kImmaTile && ends < S::kWarpGroups; slot++) {
-        imma_issue<S>(args, ring, stage, parity, now, slot, policy);
+      for (uint32_t slot = 0; slot < tiles; slot++) {
+        put(now, slot, run);
         if (slot == 0) then = deal(false);  // its block ids arrive while these tiles do
-        if (__shfl_sync(0xffffffffu, now.request, slot * kImmaTile) < 0) ends++;
-        if (++stage == S::kStages) stage = 0, parity ^= 1;
       }
+      if (S::kRun > 1 && ++out == S::kSlots) out = 0, out_parity ^= 1;
       now = then;
     }
+    const ImmaLane none{-1, 0, 0, 0, -1};
+#pragma unroll 1
+    for (int end = 0; end < S::kWarpGroups; end++) put(none, 0, 0);
   };
   if (args.cache.batch == 1) {
     fill([&](bool first) { return dealer.of_one(chunks, first); });
   } else {
-    ImmaTiles<S::kPage> tiles(args.cache, chunks);
+    typename ImmaDealer<S>::Tiles tiles(args.cache, chunks);
     fill([&](bool) { return dealer.of_many(tiles); });
   }
 }
