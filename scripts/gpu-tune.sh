@@ -14,7 +14,7 @@ mkdir -p "$OUT"
 rm -f "$OUT"/tune.db*
 run() { # run LIMIT: one run; 0 lets it end
   # shellcheck disable=SC2086 # lists of words
-  (cd "$OUT" && exec "$K" tune $MODELS --budget "$BUDGET" --db tune.db --tables tables $FLAGS) >"$OUT/run$n.txt" 2>"$OUT/run$n.err" &
+  "$K" tune $MODELS --budget "$BUDGET" --db "$OUT/tune.db" --out "$OUT/" --tables "$OUT/tables" $FLAGS >"$OUT/run$n.txt" 2>"$OUT/run$n.err" &
   pid=$!
   if [ "$1" -gt 0 ]; then
     (sleep "$1" && kill -KILL $pid) 2>/dev/null &

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ type TuneCmd struct {
 	MaxTrials int           `help:"Stop after so many trials of this run and model; 0: no limit."`
 	Seed      uint64        `default:"1" help:"Seed of the search."`
 	Only      []string      `help:"Families to tune: page_summary, page_score, page_select, page_attend, dense, drop_observe, ...; default: all that the spec uses."`
-	Out       string        `help:"Bundle to write, of a single model; default MODEL.kvb."`
+	Out       string        `help:"Bundle to write, or a folder for MODEL.kvb (the way to name it with several models); default MODEL.kvb."`
 	Strategy  string        `default:"default" help:"What is measured in which order: default, random, local, model, exhaustive. Up to 64 candidates everything is measured."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
 	Trials    int           `default:"300" help:"End the search of one family and workload after so many trials in a space beyond 64 candidates; 0: no limit."`
@@ -133,8 +134,8 @@ func (c *TuneCmd) specs() (list []*specs.Spec, err error) {
 	switch {
 	case len(names) == 0:
 		return nil, errors.New("tune: name a model or a spec file, or use --all")
-	case len(names) > 1 && c.Out != "":
-		return nil, errors.New("tune --out: names one bundle, and there are several models")
+	case len(names) > 1 && c.Out != "" && !isFolder(c.Out):
+		return nil, fmt.Errorf("tune --out %s: names one bundle, and there are several models; name a folder (%s/)", c.Out, c.Out)
 	case len(names) > 1 && c.Page != "":
 		return nil, errors.New("tune --page: names one page, and there are several models")
 	case c.Baseline != "" && !c.CI:
@@ -276,15 +277,15 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 		return "", err
 	}
 	choices := autotune.Choose(trials)
-	path := c.Out
-	if path == "" {
-		path = t.Spec.Name + ".kvb"
-	}
+	path := c.bundleFile(t.Spec.Name)
 	warnings := autotune.Warnings(choices)
 	packer := autotune.Packer{Spec: t.Spec, Plan: t.Plan, Compile: t.Compile, NVRTC: t.NVRTC, Generator: t.Generator, Device: out.Device}
 	bundle, err := packer.Pack(ctx, choices, warnings)
 	if err != nil {
 		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", fmt.Errorf("bundle %s: %w", path, err)
 	}
 	if err := bundle.Write(path); err != nil {
 		return "", err
@@ -307,6 +308,23 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 		fmt.Fprintf(ctx.Stderr, "%s; the same command resumes at the next trial\n", out.Why)
 	}
 	return path, nil
+}
+
+// isFolder tells whether a path names a folder: one that is there, or that ends like one.
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir() || err != nil && strings.HasSuffix(path, "/")
+}
+
+// bundleFile is where a model's bundle goes.
+func (c *TuneCmd) bundleFile(model string) string {
+	switch {
+	case c.Out == "":
+		return model + ".kvb"
+	case isFolder(c.Out):
+		return filepath.Join(c.Out, model+".kvb")
+	}
+	return c.Out
 }
 
 // MeasureChildCmd is the measuring child of tune: it speaks JSON lines with its parent and is not for people.

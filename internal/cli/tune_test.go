@@ -233,6 +233,25 @@ func TestShareOfBudget(t *testing.T) {
 	}
 }
 
+// --out is a file, or a folder for one bundle a model.
+func TestBundleFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct{ out, want string }{
+		{"", "m.kvb"}, {"x.kvb", "x.kvb"}, {dir, filepath.Join(dir, "m.kvb")}, {filepath.Join(dir, "new") + "/", filepath.Join(dir, "new", "m.kvb")},
+	} {
+		if got := (&TuneCmd{Out: tt.out}).bundleFile("m"); got != tt.want {
+			t.Errorf("--out %q: %s, want %s", tt.out, got, tt.want)
+		}
+	}
+	several := []string{"smollm2-135m", "llama-3.1-8b"}
+	if _, err := (&TuneCmd{Models: several, Out: "x.kvb"}).specs(); err == nil || !strings.Contains(err.Error(), "name a folder (x.kvb/)") {
+		t.Errorf("one file for two models: %v", err)
+	}
+	if list, err := (&TuneCmd{Models: several, Out: dir}).specs(); err != nil || len(list) != 2 {
+		t.Errorf("a folder for two models: %d, %v", len(list), err)
+	}
+}
+
 // An exhaustive search is not ended by what ends others.
 func TestExhaustiveIsWhole(t *testing.T) {
 	spec, err := specs.Model("smollm2-135m")
