@@ -65,7 +65,7 @@ var (
 )
 
 // barJobs are the shapes that kvloom's speed is judged by: long contexts of three published models, ranks 4 and 8, every rule that selects,
-// and eviction of a prompt.
+// and eviction of a prompt; the first of them with a warm L2 too.
 func barJobs() (jobs []Job, err error) {
 	add := func(model string, context, batch int, families []string, change func(*Job)) {
 		if err != nil {
@@ -101,6 +101,10 @@ func barJobs() (jobs []Job, err error) {
 	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
 		add(llama, k128, 1, []string{choose}, func(j *Job) { j.Spec.Locks.Combine = rule })
 	}
+	warm := func(j *Job) { j.Warm = true }
+	add(llama, k128, 1, decoding, warm)
+	add(llama, k512, 1, []string{score, choose, attend, ChainFamily}, warm)
+	add(glm, k512, 1, []string{score, choose, attend, ChainFamily}, warm)
 	for _, precision := range []string{"exact", "fast"} {
 		for _, contiguous := range []bool{false, true} {
 			drop := func(j *Job) {

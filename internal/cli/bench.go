@@ -26,6 +26,8 @@ type BenchCmd struct {
 	Growth     bool     `help:"The table of microseconds against context, batch and budget, with fitted slopes, in markdown: measured now, or with --summary from the results file."`
 	Breadth    bool     `help:"The table of every group, head dim, page, rank, bit width and cache type as percent of its tightest limit: measured now, or with --summary from the results file."`
 	Crossover  bool     `help:"Measure from which length selecting pages is faster than dense attention, print the table, and with --tables store it for bundles."`
+	ByteCounts bool     `name:"bytes" help:"Count the bytes that each kernel moves beside the model's: on the simulator, or launched once on --device cuda for a profiler."`
+	NCU        string   `name:"ncu" help:"With --bytes: take the counts from what ncu --csv wrote; scripts/ncu-bytes.sh does all of it." placeholder:"FILE"`
 	Tables     string   `help:"With --crossover: the folder of the tuned tables, such as specs/tuned." placeholder:"DIR"`
 	Picture    string   `help:"Also draw the growth into PREFIX.png and PREFIX.svg." placeholder:"PREFIX"`
 	Against    []string `help:"Peers to run beside: torch, flashinfer."`
@@ -51,6 +53,8 @@ func (c *BenchCmd) Run(ctx *Context) error {
 		return err
 	}
 	switch {
+	case c.ByteCounts:
+		return c.bytes(ctx)
 	case c.Guard:
 		return c.guard(ctx)
 	case c.Summary:
@@ -210,7 +214,7 @@ func (c *BenchCmd) preset() ([]bench.Job, error) {
 	}
 	var jobs []bench.Job
 	for _, j := range all {
-		j.Warm = c.Warm
+		j.Warm = j.Warm || c.Warm
 		if len(c.Family) > 0 {
 			j.Families = slices.DeleteFunc(slices.Clone(j.Families), func(f string) bool { return !slices.Contains(c.Family, f) })
 		}

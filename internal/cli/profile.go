@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/bench"
 	"github.com/kvloom/kvloom/internal/verify"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
@@ -55,7 +56,8 @@ func (p *ProfileCmd) Run(c *Context) error {
 	if err != nil {
 		return err
 	}
-	r := profileReport{candidate.ID(), candidate.Key, p.Context, p.Batch, fp.Cost(w), counters}
+	model := bench.Work(&plan.Plan{Spec: s, Families: []plan.FamilyPlan{fp}}, p.Kernel, w)
+	r := profileReport{candidate.ID(), candidate.Key, p.Context, p.Batch, model, counters}
 	if c.JSON {
 		return c.PrintJSON(r)
 	}
