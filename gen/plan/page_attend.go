@@ -53,7 +53,7 @@ func newAttendSizes(s *specs.Spec, stages, columns int) attendSizes {
 	}
 	z.tileHeads = min(heads, 8*z.columns)
 	z.headTiles = (heads + 8*z.columns - 1) / (8 * z.columns)
-	z.ringBytes = stages * 2 * 16 * (2*d + 16)
+	z.ringBytes = max(stages*2*16*16*(cacheBytes(s)*d/16|1), 4*z.tileHeads*(d+4))
 	z.partBytes = 4 * z.tileHeads * (d + 2)
 	z.queryBytes = 8 * z.columns * (2*d + 16)
 	return z
@@ -170,9 +170,17 @@ func attendCost(s *specs.Spec) Cost {
 		tokens := min(pages*int64(s.Cache.PageSize), int64(w.Context))
 		lists, heads := int64(w.Batch)*int64(attendLists(s)), int64(w.Batch)*int64(a.QueryHeads)
 		return Work{
-			Bytes:       lists*(tokens*int64(a.HeadDim)*2*2+4*pages) + heads*(int64(a.HeadDim)*2*2+4),
+			Bytes:       lists*(tokens*int64(a.HeadDim*2*cacheBytes(s))+4*pages) + heads*(int64(a.HeadDim)*2*2+4),
 			Flops:       4 * heads * tokens * int64(a.HeadDim),
 			Exponential: heads * tokens,
 		}
 	}
+}
+
+// cacheBytes is what an element of K or V takes.
+func cacheBytes(s *specs.Spec) int {
+	if s.Cache.DType == "fp8_e4m3" {
+		return 1
+	}
+	return 2
 }

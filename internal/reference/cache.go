@@ -13,6 +13,7 @@ type Strides struct {
 // say where a device keeps them and do not change what they hold, so one cache serves every layout.
 type Cache struct {
 	DType                      DType
+	KScale, VScale             float64 // FP8: keys and values are elements times these; else not read
 	HeadDim, PageSize, KVHeads int
 	MaxPages                   int     // columns of the block table in use; rows have TableStride
 	SeqLens                    []int32 // [batch]
@@ -85,22 +86,49 @@ func (c *Cache) Pages(tokens int) int { return (tokens + c.PageSize - 1) / c.Pag
 
 // Keys decodes the first tokens of one head's page of a request: [tokens, dim]; none for a page without a block.
 func (c *Cache) Keys(request, page, head, tokens int) []float64 {
-	return c.decode(c.keys, request, page, head, tokens)
+	if id := c.Block(request, page); id >= 0 {
+		return c.decode(c.BlockKeys(id, head), tokens, c.KScale)
+	}
+	return nil
 }
 
 // Values is the same of V.
 func (c *Cache) Values(request, page, head, tokens int) []float64 {
-	return c.decode(c.values, request, page, head, tokens)
+	if id := c.Block(request, page); id >= 0 {
+		return c.decode(c.BlockValues(id, head), tokens, c.VScale)
+	}
+	return nil
 }
 
-func (c *Cache) decode(data []uint16, request, page, head, tokens int) []float64 {
-	id := c.Block(request, page)
-	if id < 0 {
-		return nil
-	}
+// DecodeKeys is a whole page of one head of a stored block: [token, dim].
+func (c *Cache) DecodeKeys(id int32, head int) []float64 {
+	return c.decode(c.BlockKeys(id, head), c.PageSize, c.KScale)
+}
+
+func (c *Cache) decode(bits []uint16, tokens int, scale float64) []float64 {
 	out := make([]float64, min(tokens, c.PageSize)*c.HeadDim)
-	c.DType.Values(out, c.page(data, id, head)[:len(out)])
+	c.DType.Values(out, bits[:len(out)])
+	if c.DType == FP8 {
+		for i := range out {
+			out[i] *= scale
+		}
+	}
 	return out
+}
+
+// EncodeKeys rounds keys to bit patterns: elements are keys, in FP8 keys over KScale.
+func (c *Cache) EncodeKeys(out []uint16, x []float64) { c.encode(out, x, c.KScale) }
+
+// EncodeValues is the same of V.
+func (c *Cache) EncodeValues(out []uint16, x []float64) { c.encode(out, x, c.VScale) }
+
+func (c *Cache) encode(out []uint16, x []float64, scale float64) {
+	if c.DType != FP8 {
+		scale = 1
+	}
+	for i, v := range x {
+		out[i] = c.DType.Bits(v / scale)
+	}
 }
 
 // TokensIn is how many of length tokens lie in a page.

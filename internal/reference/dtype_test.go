@@ -30,6 +30,13 @@ func TestRounding(t *testing.T) {
 		{"just below it", "rounds down", FP16, 65519.99, 0x7bff},
 		{"far overflow", "the exponent field must not wrap", FP16, -1e300, 0xfc00},
 		{"smallest half", "2^-24", FP16, 0x1p-24, 1},
+		{"e4m3 one", "the plain case", FP8, 1, 0x38},
+		{"e4m3 tie to even", "17 lies between 16 and 18", FP8, 17, 0x58},
+		{"e4m3 carry", "15.9 rounds into the next exponent", FP8, -15.9, 0xd8},
+		{"e4m3 saturates", "no infinity: engines store the largest", FP8, 1e9, 0x7e},
+		{"e4m3 smallest", "2^-9", FP8, 0x1p-9, 1},
+		{"e4m3 subnormal to normal", "rounding up crosses into the normal range", FP8, 0x1p-6 - 0x1p-12, 0x08},
+		{"e4m3 NaN", "0x7f, and 0xff", FP8, math.NaN(), 0x7f},
 	}
 	for _, tt := range tests {
 		if got := tt.dtype.Bits(tt.x); got != tt.want {
@@ -39,8 +46,8 @@ func TestRounding(t *testing.T) {
 }
 
 func TestEveryPatternSurvives(t *testing.T) {
-	for _, d := range []DType{BF16, FP16} {
-		for bits := range 1 << 16 {
+	for _, d := range []DType{BF16, FP16, FP8} {
+		for bits := range 1 << (8 * d.Size()) {
 			x := d.Value(uint16(bits))
 			if got := d.Bits(x); got != uint16(bits) && !math.IsNaN(x) {
 				t.Fatalf("%s: %#04x is %g, which rounds to %#04x", d, bits, x, got)

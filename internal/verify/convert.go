@@ -3,6 +3,8 @@ package verify
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/kvloom/kvloom/internal/reference"
 )
 
 // Int32s decodes little-endian int32.
@@ -46,6 +48,18 @@ func BytesOfUint16(x []uint16) []byte {
 	out := make([]byte, 0, 2*len(x))
 	for _, v := range x {
 		out = binary.LittleEndian.AppendUint16(out, v)
+	}
+	return out
+}
+
+// bytesOfElements encodes bit patterns of a cache at the width of its elements.
+func bytesOfElements(dtype reference.DType, x []uint16) []byte {
+	if dtype.Size() == 2 {
+		return BytesOfUint16(x)
+	}
+	out := make([]byte, len(x))
+	for i, v := range x {
+		out[i] = byte(v)
 	}
 	return out
 }

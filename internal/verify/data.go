@@ -100,7 +100,7 @@ func (f *filler) keys(out []uint16, page, head int) {
 	default:
 		panic(fmt.Sprintf("BUG: verify: data %q", f.p.Case.Data))
 	}
-	encode(f.p.Cache.DType, out, x)
+	f.p.Cache.EncodeKeys(out, x)
 }
 
 func encode(dtype reference.DType, out []uint16, x []float64) {
@@ -187,14 +187,14 @@ func (f *filler) values(out []uint16, page, head int) {
 			x[i] = f.r.NormFloat64()
 		}
 	}
-	encode(f.p.Cache.DType, out, x)
+	f.p.Cache.EncodeValues(out, x)
 }
 
 // queries fills [batch, query head, dim]. Wide ones are 12 times longer: logits of the random keys then reach 64 and more.
 func (f *filler) queries() {
 	p := f.p
 	heads := p.Group * p.Cache.KVHeads
-	p.Q = reference.Queries{DType: p.Cache.DType, Heads: heads, HeadDim: p.Cache.HeadDim,
+	p.Q = reference.Queries{DType: p.Cache.DType.Compute(), Heads: heads, HeadDim: p.Cache.HeadDim,
 		Bits: make([]uint16, p.Cache.Batch()*heads*p.Cache.HeadDim)}
 	length := 1.0
 	switch p.Case.Data {

@@ -231,7 +231,7 @@ func (r *attendRun) compare(at int, what string, outs, lses []byte, want []refer
 	for i, w := range want {
 		b, h := i/r.Problem.Q.Heads, i%r.Problem.Q.Heads
 		first := r.rows.At(b, h)
-		r.Cache.DType.Values(got, bits[first:first+int64(len(got))])
+		r.Problem.Q.DType.Values(got, bits[first:first+int64(len(got))])
 		where := func() string {
 			return fmt.Sprintf("launch %d, %s, request %d, query head %d", at, what, b, h)
 		}

@@ -108,12 +108,14 @@ func (d *DeviceProblem) WriteLens() error {
 // Args is the cache as kernels take it.
 func (d *DeviceProblem) Args() kernel.KVCache {
 	c := d.Cache
+	size := int64(c.DType.Size())
 	args := kernel.KVCache{
-		K: d.K.Ptr() + device.Ptr(2*c.KBase), V: d.V.Ptr() + device.Ptr(2*c.VBase),
+		K: d.K.Ptr() + device.Ptr(size*c.KBase), V: d.V.Ptr() + device.Ptr(size*c.VBase),
 		BlockTable: d.Table.Ptr(), SeqLens: d.SeqLens.Ptr(),
 		KBlockStride: c.KStrides.Block, KTokenStride: c.KStrides.Token, KHeadStride: c.KStrides.Head,
 		VBlockStride: c.VStrides.Block, VTokenStride: c.VStrides.Token, VHeadStride: c.VStrides.Head,
 		TableStride: int64(c.TableStride), Batch: int32(c.Batch()), KVHeads: int32(c.KVHeads), MaxPages: int32(c.MaxPages),
+		KScale: float32(c.KScale), VScale: float32(c.VScale),
 	}
 	if d.HeadLens != nil {
 		args.HeadLens = d.HeadLens.Ptr()
@@ -124,17 +126,18 @@ func (d *DeviceProblem) Args() kernel.KVCache {
 // uploadCache writes K and V by their strides. What lies between is NaN, so that a wrong stride shows.
 func uploadCache(a *Arena, c *reference.Cache) (k, v *Buffer, err error) {
 	kElements, vElements := c.Elements()
+	size := int64(c.DType.Size())
 	if c.Joint {
-		if k, err = a.Alloc("kv", 2*kElements); err != nil {
+		if k, err = a.Alloc("kv", size*kElements); err != nil {
 			return nil, nil, err
 		}
 		err = writePlanes(k, plane{c, c.BlockKeys, c.KOffset}, plane{c, c.BlockValues, c.VOffset})
 		return k, k, err
 	}
-	if k, err = a.Alloc("k", 2*kElements); err != nil {
+	if k, err = a.Alloc("k", size*kElements); err != nil {
 		return nil, nil, err
 	}
-	if v, err = a.Alloc("v", 2*vElements); err != nil {
+	if v, err = a.Alloc("v", size*vElements); err != nil {
 		return nil, nil, err
 	}
 	return k, v, errors.Join(writePlanes(k, plane{c, c.BlockKeys, c.KOffset}), writePlanes(v, plane{c, c.BlockValues, c.VOffset}))
@@ -149,15 +152,17 @@ type plane struct {
 
 // writePlanes writes one image of the buffer, or, where it is an address space with a few blocks in it, one image a block.
 func writePlanes(b *Buffer, planes ...plane) error {
+	dtype := planes[0].cache.DType
+	size := int64(dtype.Size())
 	if b.Bytes < sparse {
-		image := make([]uint16, b.Bytes/2)
+		image := make([]uint16, b.Bytes/size)
 		poisonNaN(image)
 		for _, p := range planes {
 			for _, id := range p.cache.Blocks() {
 				p.put(image, id, 0)
 			}
 		}
-		return errors.Join(b.Write(BytesOfUint16(image)), b.Freeze())
+		return errors.Join(b.Write(bytesOfElements(dtype, image)), b.Freeze())
 	}
 	for _, p := range planes {
 		for _, id := range p.cache.Blocks() {
@@ -165,7 +170,7 @@ func writePlanes(b *Buffer, planes ...plane) error {
 			image := make([]uint16, p.offset(id, p.cache.PageSize-1, p.cache.KVHeads-1)+int64(p.cache.HeadDim)-first)
 			poisonNaN(image)
 			p.put(image, id, first)
-			if err := b.WriteAt(BytesOfUint16(image), 2*first); err != nil {
+			if err := b.WriteAt(bytesOfElements(dtype, image), size*first); err != nil {
 				return err
 			}
 		}

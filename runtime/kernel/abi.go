@@ -21,7 +21,9 @@ type KVCache struct {
 	TableStride  int64
 	Batch        int32
 	KVHeads      int32
-	MaxPages     int32 // columns of BlockTable: no request has more pages
+	MaxPages     int32   // columns of BlockTable: no request has more pages
+	KScale       float32 // fp8_e4m3: keys are codes times it; else not read
+	VScale       float32 // the same of values
 	_            int32
 }
 
@@ -31,6 +33,7 @@ type PageSummaryArgs struct {
 	Summaries          device.Ptr // records [block, kv head], byte strides below
 	BuiltLens          device.Ptr // int32 [batch]: tokens already summarised, a multiple of the page size; written
 	Workspace          device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Weights            device.Ptr // query-weighted bases: [kv head] factors as query_factor writes them; else not read
 	SummaryBlockStride int64      // bytes, a multiple of 16
 	SummaryHeadStride  int64      // bytes, a multiple of 16
 }
@@ -38,7 +41,7 @@ type PageSummaryArgs struct {
 // PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
 type PageScoreArgs struct {
 	Cache              KVCache
-	Q                  device.Ptr // [batch, q head, dim], cache dtype
+	Q                  device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3
 	Summaries          device.Ptr // records [block, kv head]
 	Scores             device.Ptr // f32 [batch, q head, page], natural log
 	Workspace          device.Ptr
@@ -74,10 +77,10 @@ type PageSelectArgs struct {
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
 type PageAttendArgs struct {
 	Cache            KVCache
-	Q                device.Ptr // [batch, q head, dim], cache dtype
+	Q                device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3
 	Pages            device.Ptr // int32 [batch, list, slots]: page indices, not block ids; or 0: every page
 	Counts           device.Ptr // int32 [batch, list], dense; 0 with Pages
-	Out              device.Ptr // [batch, q head, dim], cache dtype
+	Out              device.Ptr // [batch, q head, dim], Q's dtype
 	LSE              device.Ptr // f32 [batch, q head], dense, natural log; may be 0
 	Workspace        device.Ptr // zeroed once by the caller; its counters are left zeroed
 	QBatchStride     int64      // elements

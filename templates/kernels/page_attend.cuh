@@ -6,57 +6,15 @@
 // parts in split order, or, as a cluster, through distributed shared memory. Either way results repeat bit for bit.
 #pragma once
 
+#include "kernels/page_attend_state.cuh"
 #include "kvloom/abi.cuh"
-#include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
-#include "kvloom/ptx/exp2.cuh"
-#include "kvloom/ptx/ldmatrix.cuh"
 
 namespace kvloom {
 
 namespace attend {
-
-constexpr int kTile = 16;       // tokens a warp takes at once
-constexpr uint32_t kAll = 0xffffffffu;
-
-// 2^8: how far logits may pass the running maximum before sums are rescaled. Sums stay far inside f32 and P inside f16.
-constexpr float kSlack = 8.0f;
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack2(float lo, float hi);
-template <>
-__device__ __forceinline__ uint32_t pack2<bf16>(float lo, float hi) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-template <>
-__device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
-  const __half2 v = __floats2half2_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-
-// exp2(x - peak) where an empty sum's peak of -inf gives 0, not NaN.
-__device__ __forceinline__ float weight(float x, float peak) {
-  return x == minus_infinity() ? 0.0f : exp2_approx(x - peak);
-}
-
-// Sizes that the kernel and its plan share.
-template <int HEAD_DIM, int HEADS, int kWarps, int kStages, int kColumns>
-struct Shape {
-  static constexpr int kColumnHeads = 8 * kColumns;                              // query heads of a block's tile, padded
-  static constexpr int kTileHeads = HEADS < kColumnHeads ? HEADS : kColumnHeads;  // stored
-  static constexpr int kHeadTiles = (HEADS + kColumnHeads - 1) / kColumnHeads;
-  static constexpr int kSteps = HEAD_DIM / 16;
-  static constexpr int kRowBytes = 2 * HEAD_DIM + 16;  // an odd number of 16-byte pieces: ldmatrix rows meet every bank once
-  static constexpr int kTensorBytes = kTile * kRowBytes;
-  static constexpr int kStageBytes = 2 * kTensorBytes;  // K, then V
-  static constexpr int kRingBytes = kStages * kStageBytes;  // of one warp
-  static constexpr int kOutStride = HEAD_DIM + 4;      // floats between heads of a warp's result: lanes meet every bank once
-  static constexpr int kPartFloats = kTileHeads * (HEAD_DIM + 2);  // one split's part: O, then peak and sum of each head
-  static_assert(kTileHeads * kOutStride * 4 <= kRingBytes, "a warp's result takes the place of its ring");
-};
 
 // A list of pages in units of min(PAGE, 16) tokens. Lane l of a warp holds unit l of a batch of 32.
 template <int PAGE>
@@ -103,147 +61,26 @@ struct Rows {
 template <int HEAD_DIM, int PAGE, class S, typename T>
 __device__ __forceinline__ uint32_t issue(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
   using U = Units<PAGE>;
-  constexpr int kPieces = HEAD_DIM / 8;  // 16-byte pieces of a row
+  constexpr int kPieces = S::kPieces, kElements = 16 / sizeof(T);  // of a piece
   const int lane = threadIdx.x % 32;
   const int first = tile % U::kTilesPerBatch * U::kPerTile;             // lane of the tile's first unit
   const int token = PAGE > kTile ? tile % U::kPerPage * U::kTokens : 0;  // of the first unit in its page
   const int row_tokens = __shfl_sync(kAll, units.tokens, first + lane % kTile / U::kTokens);
   const uint32_t mask = __ballot_sync(kAll, lane % U::kTokens < row_tokens) & 0xffffu;
 #pragma unroll
-  for (int i = 0; i < HEAD_DIM / 16; ++i) {
+  for (int i = 0; i < (kTile * kPieces + 31) / 32; ++i) {
     const int piece = i * 32 + lane, row = piece / kPieces, at = piece % kPieces;
-    const int block = __shfl_sync(kAll, units.block, first + row / U::kTokens);
+    const int block = __shfl_sync(kAll, units.block, (first + row / U::kTokens) % 32);
+    if (kTile * kPieces % 32 != 0 && row >= kTile) continue;
     const bool live = mask >> row & 1;
     const int64_t in_page = token + row % U::kTokens;
-    const T* from_k = k.base + (live ? block * k.block_stride + in_page * k.token_stride + at * 8 : 0);
-    const T* from_v = v.base + (live ? block * v.block_stride + in_page * v.token_stride + at * 8 : 0);
+    const T* from_k = k.base + (live ? block * k.block_stride + in_page * k.token_stride + at * kElements : 0);
+    const T* from_v = v.base + (live ? block * v.block_stride + in_page * v.token_stride + at * kElements : 0);
     ptx::copy16_or_zero(stage + row * S::kRowBytes + at * 16, from_k, live);
     ptx::copy16_or_zero(stage + S::kTensorBytes + row * S::kRowBytes + at * 16, from_v, live);
   }
   return mask;
 }
-
-// The block's queries in shared memory: heads of the tile [kColumnHeads][kRowBytes], zeros past `heads`. One copy serves the list and the
-// streaming kernel of a launch.
-template <class S>
-__device__ __forceinline__ uint32_t query_tile() {
-  __shared__ __align__(16) uint8_t tile[S::kColumnHeads * S::kRowBytes];
-  return ptx::shared_address(tile);
-}
-
-// Starts its copies, a group of their own, by all threads of the block.
-template <int HEAD_DIM, class S, int kThreads, typename T>
-__device__ __forceinline__ void copy_query(const T* q_rows, int64_t head_stride, int heads) {
-  constexpr int kPieces = HEAD_DIM / 8, kAll = S::kColumnHeads * kPieces;
-#pragma unroll
-  for (int turn = 0; turn < (kAll + kThreads - 1) / kThreads; ++turn) {
-    const int i = turn * kThreads + threadIdx.x, head = i / kPieces, at = i % kPieces;
-    if (i >= kAll) break;
-    ptx::copy16_or_zero(query_tile<S>() + head * S::kRowBytes + at * 16, q_rows + (head < heads ? head * head_stride + at * 8 : 0), head < heads);
-  }
-  ptx::commit_copies();
-}
-
-// A warp's running softmax. Columns are query heads: lane l has columns 2 (l % 4) and the next of each n tile, at rows
-// (tokens or dims) l / 4 and l / 4 + 8.
-template <int HEAD_DIM, int kColumns, typename T>
-struct State {
-  static constexpr int kSteps = HEAD_DIM / 16;
-  uint32_t q[kSteps][kColumns][2];    // B fragments of Q^T [dim, head]
-  float o[kSteps][kColumns][4];       // O^T [dim, head], relative to 2^peak
-  float peak[kColumns][2];            // running maximum, base-2 logits; the same in lanes of one column
-  float sum[kColumns][2];             // this lane's share of the denominator
-
-  // Takes the query from its tile in shared memory, which a barrier has made whole.
-  template <int kRowBytes>
-  __device__ __forceinline__ void begin(uint32_t tile) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      const uint32_t row = tile + (8 * n + lane % 8) * kRowBytes;
-#pragma unroll
-      for (int s = 0; s < kSteps; s += 2) {
-        const ptx::Matrices4 b = ptx::ldmatrix4(row + min(2 * s + lane / 8, 2 * kSteps - 1) * 16);
-        q[s][n][0] = b.m[0], q[s][n][1] = b.m[1];
-        if (s + 1 < kSteps) q[s + 1][n][0] = b.m[2], q[s + 1][n][1] = b.m[3];
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) peak[n][j] = minus_infinity(), sum[n][j] = 0.0f;
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[s][n][i] = 0.0f;
-    }
-  }
-
-  // Raises the running maximum to this tile's logits and rescales what is summed.
-  __device__ __forceinline__ void raise(const float (&s)[kColumns][4]) {
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float top = fmaxf(s[n][j], s[n][j + 2]);
-#pragma unroll
-        for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, step));
-        top = fmaxf(top, peak[n][j]);
-        const float shrink = weight(peak[n][j], top);
-        peak[n][j] = top;
-        sum[n][j] *= shrink;
-#pragma unroll
-        for (int d = 0; d < kSteps; ++d) o[d][n][j] *= shrink, o[d][n][j + 2] *= shrink;
-      }
-  }
-
-  // One tile of 16 tokens: K at `stage`, V at `stage` + tensor_bytes, rows of row_bytes. Logits are acc * scale in base 2, after
-  // the cap where there is one.
-  template <bool SOFTCAP, int kRowBytes, int kTensorBytes>
-  __device__ __forceinline__ void add(uint32_t stage, uint32_t mask, float scale, float cap) {
-    const int lane = threadIdx.x % 32;
-    float s[kColumns][4], odd[kColumns][4];  // two chains of products
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = odd[n][i] = 0.0f;
-    const uint32_t k_row = stage + (lane % 8 + (lane / 8 & 1) * 8) * kRowBytes + lane / 16 * 16;
-#pragma unroll
-    for (int d = 0; d < kSteps; ++d) {
-      const ptx::Matrices4 a = ptx::ldmatrix4(k_row + d * 32);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-        mma_m16n8k16(d % 2 ? odd[n] : s[n], a.m[0], a.m[1], a.m[2], a.m[3], q[d][n][0], q[d][n][1], T());
-    }
-    const bool live[2] = {(mask >> (lane / 4) & 1) != 0, (mask >> (lane / 4 + 8) & 1) != 0};
-    bool grows = false;
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float x = s[n][i] + odd[n][i];
-        x = SOFTCAP ? cap * tanh_accurate(x * scale) : x * scale;
-        s[n][i] = live[i / 2] ? x : minus_infinity();
-        grows |= s[n][i] > peak[n][i % 2] + kSlack;
-      }
-    if (__any_sync(kAll, grows)) raise(s);
-    uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[n][i] = weight(s[n][i], peak[n][i % 2]);
-        sum[n][i % 2] += s[n][i];
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) p[n][half] = ptx::transpose8x8(pack2<T>(s[n][2 * half], s[n][2 * half + 1]));
-    }
-    const uint32_t v_row = stage + kTensorBytes + (lane % 8 + lane / 16 * 8) * kRowBytes + (lane / 8 & 1) * 16;
-#pragma unroll
-    for (int d = 0; d < kSteps; ++d) {
-      const ptx::Matrices4 a = ptx::ldmatrix4_transposed(v_row + d * 32);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) mma_m16n8k16(o[d][n], a.m[0], a.m[1], a.m[2], a.m[3], p[n][0], p[n][1], T());
-    }
-  }
-};
 
 // Streams tiles [first, last) of a list through the warp's ring. The query's copies were started before.
 template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns, typename T>
@@ -279,42 +116,18 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
   for (int i = 0; i < kStages - 1; ++i) masks |= static_cast<uint64_t>(issue_next()) << 16 * i;
   ptx::wait_copies<kStages - 1>();
   __syncthreads();
-  state.template begin<S::kRowBytes>(query_tile<S>());
+  state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
   for (int tile = first; tile < last; ++tile) {
     masks |= static_cast<uint64_t>(issue_next()) << 16 * (kStages - 1);
     ptx::wait_copies<kStages - 1>();
     __syncwarp();
-    state.template add<SOFTCAP, S::kRowBytes, S::kTensorBytes>(ring + from * S::kStageBytes, static_cast<uint32_t>(masks) & 0xffffu,
-                                                               scale, cap);
+    state.template add<SOFTCAP, S>(ring + from * S::kStageBytes, static_cast<uint32_t>(masks) & 0xffffu, cap);
     masks >>= 16;
     from = from + 1 == kStages ? 0 : from + 1;
     __syncwarp();  // every lane has read the stage that the next copies overwrite
   }
   ptx::wait_copies<0>();
   __syncwarp();
-}
-
-// Writes the warp's O^T, peaks and sums to shared memory.
-template <class S, int HEAD_DIM, int kColumns, typename T>
-__device__ __forceinline__ void store_state(State<HEAD_DIM, kColumns, T>& state, float* out, float2* stats) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int head = 8 * n + lane % 4 * 2 + j;
-      float sum = state.sum[n][j];
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
-      if (head < S::kTileHeads) {
-        if (lane < 4) stats[head] = make_float2(state.peak[n][j], sum);
-#pragma unroll
-        for (int d = 0; d < S::kSteps; ++d) {
-          out[head * S::kOutStride + d * 16 + lane / 4] = state.o[d][n][j];
-          out[head * S::kOutStride + d * 16 + lane / 4 + 8] = state.o[d][n][j + 2];
-        }
-      }
-    }
 }
 
 // One pair of dims of the merged result of `parts` parts: sum of weighted O, and the peak and sum of its head.
@@ -364,11 +177,12 @@ template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, 
           int kCluster, bool kDependent>
 __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns>;
+  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  using Q = typename Compute<T>::type;
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert((PAGE & (PAGE - 1)) == 0 && PAGE >= 4 && PAGE <= 128, "pages are 4 to 128 tokens, a power of two");
   static_assert(kStages >= 1 && kStages <= 4, "masks of the tiles in flight share one 64-bit word");
-  static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
+  static_assert(sizeof(T) <= 2, "bf16, fp16 and e4m3 caches");
   constexpr int kThreads = 32 * kWarps;
   extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
@@ -403,8 +217,8 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   const Rows<T> k{static_cast<const T*>(cache.k) + kv_head * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
-  const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
-  copy_query<HEAD_DIM, S, kThreads>(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+  const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
+  copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, heads);
   State<HEAD_DIM, kColumns, T> state;
   const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes;
@@ -413,9 +227,9 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   __syncthreads();
 
   const auto finish = [&](int head, int dim, const Merged& m) {
-    const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
-    T* out = static_cast<T*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint32_t*>(out + dim) = pack2<T>(m.o.x * unit, m.o.y * unit);
+    const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
+    Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
+    *reinterpret_cast<uint32_t*>(out + dim) = pack2<Q>(m.o.x * unit, m.o.y * unit);
     if (dim == 0 && args.lse)
       args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
           m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;

@@ -45,13 +45,13 @@ struct Batch {
 template <int HEAD_DIM, int PAGE, class S, typename T>
 __device__ __forceinline__ uint32_t issue_page(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
   using U = Units<PAGE>;
-  constexpr int kPieces = HEAD_DIM / 8, kRows = 32 / kPieces;  // 16-byte pieces of a row, rows of a turn
+  constexpr int kPieces = S::kPieces, kRows = 32 / kPieces, kElements = 16 / sizeof(T);  // pieces of a row, rows of a turn, elements of a piece
   const int lane = threadIdx.x % 32, row = lane / kPieces, at = lane % kPieces;
   const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch);
   const int64_t block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
   const int first = tile % U::kPerPage * kTile + row;
-  const T* from_k = k.base + block * k.block_stride + first * k.token_stride + at * 8;
-  const T* from_v = v.base + block * v.block_stride + first * v.token_stride + at * 8;
+  const T* from_k = k.base + block * k.block_stride + first * k.token_stride + at * kElements;
+  const T* from_v = v.base + block * v.block_stride + first * v.token_stride + at * kElements;
   uint32_t to = stage + row * S::kRowBytes + at * 16;
 #pragma unroll
   for (int i = 0; i < kTile / kRows; ++i) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint32_t issue_page(const Units<PAGE>& units, int til
 
 template <int HEAD_DIM, int PAGE, class S, typename T>
 __device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
-  if constexpr (PAGE >= kTile && 256 % HEAD_DIM == 0) {
+  if constexpr (PAGE >= kTile && 32 % S::kPieces == 0) {
     return issue_page<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
   } else {
     return issue<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
@@ -90,13 +90,12 @@ struct Ring {
   }
 
   template <int kColumns>
-  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const Units<PAGE>& units, int first, int last, float scale,
-                                      float cap) {
+  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const Units<PAGE>& units, int first, int last, float cap) {
     uint32_t stage = base;
     for (int tile = first; tile < last; ++tile) {
       ptx::wait_copies<kStages - 1>();
       __syncwarp();
-      state.template add<SOFTCAP, S::kRowBytes, S::kTensorBytes>(stage, masks[0], scale, cap);
+      state.template add<SOFTCAP, S>(stage, masks[0], cap);
       __syncwarp();  // every lane has read the stage that the next copies overwrite
 #pragma unroll
       for (int i = 0; i + 1 < kStages; ++i) masks[i] = masks[i + 1];
@@ -148,7 +147,8 @@ template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, 
           int kCluster, bool kDependent>
 __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns>;
+  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  using Q = typename Compute<T>::type;
   using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
@@ -174,7 +174,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   }
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
   // The query, the length and the table stand since before the layer's first launch: only the page list is waited for.
-  copy_query<HEAD_DIM, S, kThreads>(static_cast<const T*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+  copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, heads);
   const KvCache& cache = args.cache;
   const int length = cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request];
@@ -199,16 +199,16 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   const Rows<T> k{static_cast<const T*>(cache.k) + kv_head * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
-  const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
+  const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring{k, v, static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes, {}};
   batch.look_up(units, first);
   ring.start(units, first, to);
   ptx::wait_copies<kStages>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
-  state.template begin<S::kRowBytes>(query_tile<S>());
+  state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
   for (int from = first;;) {
-    ring.run(state, units, from, to, scale, args.logit_softcap * kLog2E);
+    ring.run(state, units, from, to, args.logit_softcap * kLog2E);
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
@@ -241,9 +241,9 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
     const int head = quad / kHeadQuads, at = quad % kHeadQuads;
     const MergedQuad m = merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
                                               [&](int r) { return received.out[r][quad - own_begin]; });
-    const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
-    T* out = static_cast<T*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<T>(m.o.x * unit, m.o.y * unit), pack2<T>(m.o.z * unit, m.o.w * unit));
+    const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
+    Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
+    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
     if (at == 0 && args.lse)
       args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
           m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;

@@ -19,6 +19,7 @@ struct KvCache {
   int64_t table_stride;
   int32_t batch, kv_heads;
   int32_t max_pages;             // columns of block_table: no request has more pages
+  float k_scale, v_scale;        // e4m3: keys and values are codes times these; else not read
   int32_t reserved;
 };
 
@@ -28,13 +29,14 @@ struct PageSummaryArgs {
   uint8_t* summaries;            // [block, kv head] records, byte strides below
   int32_t* built_lens;           // [batch] tokens already summarised (a multiple of the page size); written
   uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  const void* weights;           // query-weighted bases: [kv head] factors as query_factor writes them; else not read
   int64_t summary_block_stride, summary_head_stride;  // bytes, multiples of 16
 };
 
 // page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
 struct PageScoreArgs {
   KvCache cache;
-  const void* q;                 // [batch, q head, dim], cache dtype
+  const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
   const uint8_t* summaries;      // [block, kv head]
   float* scores;                 // [batch, q head, page], natural log
   uint32_t* workspace;
@@ -60,10 +62,10 @@ struct PageSelectArgs {
 // page_attend: softmax over the listed pages alone, or over all pages when pages is null (dense).
 struct PageAttendArgs {
   KvCache cache;
-  const void* q;                 // [batch, q head, dim], cache dtype
+  const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
   const int32_t* pages;          // [batch, list, slots] page indices (not block ids), or null: every page
   const int32_t* counts;         // [batch, list], dense; null with pages
-  void* out;                     // [batch, q head, dim], cache dtype
+  void* out;                     // [batch, q head, dim], q's dtype
   float* lse;                    // [batch, q head], dense, natural log; may be null
   uint32_t* workspace;           // zeroed once by the caller; its counters are left zeroed
   int64_t q_batch_stride, q_head_stride;              // elements

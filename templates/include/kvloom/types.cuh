@@ -22,4 +22,19 @@ namespace kvloom {
 using bf16 = __nv_bfloat16;
 using fp16 = __half;
 
+// An element of a cache in e4m3; quant/e4m3.cuh says what its bits mean.
+struct fp8_e4m3 {
+  uint8_t bits;
+};
+
+// The type of queries and outputs beside a cache of T: its own, and bf16 beside 8 bits.
+template <typename T>
+struct Compute {
+  using type = T;
+};
+template <>
+struct Compute<fp8_e4m3> {
+  using type = bf16;
+};
+
 }  // namespace kvloom
