@@ -8,22 +8,31 @@ import (
 )
 
 // dropWgmmaShape is one choice of the tuner: warpgroups of a block, blocks an SM holds, tiles of 64 tokens in each group's ring, and
-// whether they come by bulk copies.
+// how they come: drop::Copy.
 type dropWgmmaShape struct {
-	groups, blocks, stages int
-	bulk                   bool
+	groups, blocks, stages, copy int
 }
 
+// The ways to copy a tile, as in drop::Copy.
+const (
+	copyPieces = iota
+	copyRuns
+)
+
+var dropCopies = [...]string{"kPieces", "kRuns"}
+
 var dropWgmmaShapes = []dropWgmmaShape{
-	{1, 2, 4, true}, {1, 2, 4, false}, {1, 2, 3, true}, {1, 2, 3, false}, {2, 1, 5, true}, {2, 1, 5, false}, {2, 1, 6, true}, {2, 1, 4, true}, {2, 1, 3, true}, {2, 1, 3, false},
-	{1, 3, 2, true}, {1, 2, 2, true},
+	{1, 2, 4, copyRuns}, {1, 2, 4, copyPieces}, {1, 2, 3, copyRuns}, {1, 2, 3, copyPieces}, {2, 1, 5, copyRuns}, {2, 1, 5, copyPieces},
+	{2, 1, 6, copyRuns}, {2, 1, 4, copyRuns}, {2, 1, 3, copyRuns}, {2, 1, 3, copyPieces}, {2, 1, 2, copyRuns}, {1, 1, 5, copyRuns}, {1, 2, 2, copyRuns}, {1, 3, 2, copyRuns},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
 const dropWgmmaProduct = 64
 
-// ringTokens, ringStateBytes mirror kRingTokens and RingState of ring.cuh.
+// ringTokens, dropTileBytes and ringStateBytes mirror ring.cuh.
 const ringTokens = 64
+
+func dropTileBytes(headDim int) int { return ringTokens / 8 * (16*headDim + 16) }
 
 func ringStateBytes(stages int) int { return 24 * stages }
 
@@ -82,14 +91,10 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 		parts += dropScoreSplits(s)
 	}
 	rows := chunks * 8 * rowTiles
-	bulk := 0
-	if shape.bulk {
-		bulk = 1
-	}
 	return Candidate{
 		Family: DropScore, Form: Hopper, Arch: t.Arch,
 		Key:       dropKey(s),
-		Params:    []Param{{"groups", shape.groups}, {"blocks", shape.blocks}, {"stages", shape.stages}, {"bulk", bulk}},
+		Params:    []Param{{"groups", shape.groups}, {"blocks", shape.blocks}, {"stages", shape.stages}, {"copy", shape.copy}},
 		Entry:     string(DropScore),
 		MinBlocks: shape.blocks,
 		Header:    "kernels/drop_score_wgmma.cuh", Kernel: "kvloom::drop_score_wgmma",
@@ -106,7 +111,7 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kRowTiles", fmt.Sprint(rowTiles)},
 			{"kSplits", fmt.Sprint(dropScoreSplits(s))},
-			{"kBulk", fmt.Sprint(shape.bulk)},
+			{"COPY", "kvloom::drop::Copy::" + dropCopies[shape.copy]},
 			{"kDependent", "true"},
 		},
 		Geometry: launch.Geometry{
@@ -115,7 +120,7 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 				launch.Each(launch.KVHeads), launch.Each(launch.Batch),
 			},
 			Block: 160 * shape.groups, Cluster: 1, Dependent: true,
-			DynamicShared: shape.groups*shape.stages*2*d*ringTokens + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages),
+			DynamicShared: shape.groups*shape.stages*dropTileBytes(d) + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages),
 		},
 	}
 }

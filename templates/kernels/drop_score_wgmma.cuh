@@ -22,7 +22,7 @@ struct WgmmaScoreShape {
   static constexpr int kChunks = (kRows + kProduct - 1) / kProduct;
   static constexpr int kParts = RULE == Rule::kDropKV ? 1 + kSplits : 1;  // q, then the parts of a
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;
-  static constexpr int kTileBytes = 2 * HEAD_DIM * kRingTokens;
+  static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kMatrixOffset = kGroups * kStages * kTileBytes;
   static constexpr int kStatsOffset = kMatrixOffset + kChunks * kParts * kMatrix;
   static constexpr int kStateOffset = kStatsOffset + kChunks * kProduct * static_cast<int>(sizeof(RowStats));
@@ -200,7 +200,7 @@ struct WgmmaScorer {
         const float weight = __fdividef(p, 1.0f - p + args.eps);
         term = weight * weight * max_nan(fmaf(row.unscale, d[i], row.norm + v_norm[half]), 0.0f);
       }
-      const bool visible = token + 8 * half <= row.limit;
+      const bool visible = token + half <= row.limit;
       const bool apart = RULE == Rule::kDropKV && visible && p > 0.5f;
       if (apart) dominant |= 1u << i;
       if (visible && !apart) sum[half] += term;
@@ -211,7 +211,7 @@ struct WgmmaScorer {
         const int who = __ffs(asking) - 1, mine = __ffs(dominant) - 1;
         const int i = __shfl_sync(kFullWarp, mine, who), half = i / 2 % 2;
         const int row = chunk * kProduct + i / 4 * 8 + who % 4 * 2 + i % 2;
-        const float found = direct_distance(row, __shfl_sync(kFullWarp, token, who) + 8 * half);
+        const float found = direct_distance(row, __shfl_sync(kFullWarp, token, who) + half);
         const float least = output_epsilon<A>() * output_epsilon<A>() * stats[row].norm;
         float x = 0.0f;
 #pragma unroll
@@ -230,20 +230,20 @@ struct WgmmaScorer {
 
   // One tile whose rows of K and V this lane has: adds the terms of every row of the window.
   template <class Values>
-  __device__ __forceinline__ void tile(const TileRows<HEAD_DIM>& key, Values values, int token, uint2 live, float (&sum)[2]) const {
-    TileRows<HEAD_DIM> value;
+  __device__ __forceinline__ void tile(const TileRowsA<HEAD_DIM>& key, Values values, int token, uint2 live, float (&sum)[2]) const {
+    TileRowsA<HEAD_DIM> value;
     float v_norm[2] = {};
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       float s[kRegisters], d[kRegisters];
       wgmma::fence();
-      Matrix::template multiply<T>(s, key, matrix(chunk, 0), false);
+      Matrix::template multiply<T>(s, key.a, matrix(chunk, 0), false);
       wgmma::commit();
       if (chunk == 0) values(value, v_norm);
       if constexpr (RULE == Rule::kDropKV) {
         wgmma::fence();
 #pragma unroll
-        for (int part = 0; part < kSplits; ++part) Matrix::template multiply<T>(d, value, matrix(chunk, 1 + part), part > 0);
+        for (int part = 0; part < kSplits; ++part) Matrix::template multiply<T>(d, value.a, matrix(chunk, 1 + part), part > 0);
         wgmma::commit();
         wgmma::wait<1>();
       } else {
@@ -263,15 +263,15 @@ struct WgmmaScorer {
     }
   }
 
-  // Writes the scores of a warp's 16 tokens: lanes 0 and 1 of a quad one each. The line stays in L2, where pooling reads it.
+  // Writes the scores of a warp's 16 tokens: two lanes of each quad one each. The line stays in L2, where pooling reads it.
   __device__ __forceinline__ void write(float (&sum)[2], int token, uint2 live, uint64_t policy) const {
     sum[0] = quad_sum(sum[0]);
     sum[1] = quad_sum(sum[1]);
     const int r = threadIdx.x % 4;
-    if (r > 1 || token + 8 * r >= tokens.length) return;
-    const int bit = (token + 8 * r) % kRingTokens;
+    if (r > 1 || token + r >= tokens.length) return;
+    const int bit = token % kRingTokens + r;
     const bool exists = (bit < 32 ? live.x : live.y) >> bit % 32 & 1;
-    float* const to = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride + token + 8 * r;
+    float* const to = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride + token + r;
     const float score = exists ? (r ? sum[1] : sum[0]) * (1.0f / GROUP) : __int_as_float(0x7fffffff);
     asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(to), "f"(score), "l"(policy) : "memory");
   }
@@ -279,9 +279,9 @@ struct WgmmaScorer {
 
 }  // namespace drop
 
-// A and kSplits as in drop_score. kBulk: tiles come by bulk copies of whole runs of rows, else by 16 bytes a lane.
+// A and kSplits as in drop_score.
 template <drop::Rule RULE, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, typename A, bool SOFTCAP, int kGroups, int kStages,
-          int kRowTiles, int kSplits, bool kBulk, bool kDependent>
+          int kRowTiles, int kSplits, drop::Copy COPY, bool kDependent>
 __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   using namespace drop;
   using S = WgmmaScoreShape<RULE, HEAD_DIM, WINDOW, GROUP, kGroups, kStages, kRowTiles, kSplits>;
@@ -301,7 +301,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   const int end = static_cast<int>(static_cast<int64_t>(tiles) * (blockIdx.x + 1) / blocks);
   RingState<kStages>* const states = reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset);  // [kGroups]
   if (threadIdx.x < kGroups) {
-    states[threadIdx.x].template init<kBulk>();
+    states[threadIdx.x].template init<COPY>();
     mbarrier_init_fence();
   }
   __syncthreads();
@@ -310,14 +310,15 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   RingState<kStages>& state = states[group];
   uint8_t* const ring = shared + group * kStages * S::kTileBytes;
   if (producer) {
-    RingWriter<HEAD_DIM, PAGE, T, kStages, kBulk> writer(scorer.tokens, state, ring, evict_first_policy());
+    RingWriter<HEAD_DIM, PAGE, T, kStages, COPY> writer(scorer.tokens, state, ring);
+    const uint64_t once = evict_first_policy();
     const HeadRows<T> k = keys_of<T>(args.cache, kv_head);
     for (int i = begin + group; i < end; i += kGroups) {
       writer.locate(i);
-      writer.fill(k);
-      if constexpr (RULE != Rule::kSnapKV) writer.fill(scorer.v);
+      writer.fill(k, once);
+      if constexpr (RULE != Rule::kSnapKV) writer.fill(scorer.v, once);
     }
-    if constexpr (!kBulk) asm volatile("cp.async.wait_all;" ::: "memory");
+    if constexpr (COPY == Copy::kPieces) asm volatile("cp.async.wait_all;" ::: "memory");
     return;
   }
   scorer.stage();
@@ -325,12 +326,11 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   asm volatile("bar.sync 1, %0;" ::"n"(128 * kGroups) : "memory");
   RingPlace<kStages> at;
   const uint64_t keep = evict_last_policy();
-  const int row = warp % 4 * 16 + lane / 4;  // of the lane in a tile
+  const int place = lane / 4 * kRun + 2 * (warp % 4);  // of the lane's two tokens in a tile
   // Takes the next tile of the ring into registers.
-  const auto take = [&](TileRows<HEAD_DIM>& rows) {
+  const auto take = [&](TileRowsA<HEAD_DIM>& rows) {
     mbarrier_wait(&state.full[at.stage], at.parity);
-    const uint8_t* const from = ring + at.stage * S::kTileBytes + row * (2 * HEAD_DIM);
-    rows.load_shared(from, from + 16 * HEAD_DIM);
+    rows.load(shared_address(ring) + at.stage * S::kTileBytes);
     const uint2 live = state.live[at.stage];
     __syncwarp();
     if (lane == 0) mbarrier_arrive(&state.empty[at.stage]);
@@ -338,11 +338,11 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     return live;
   };
   for (int i = begin + group; i < end; i += kGroups) {
-    const int token = i * kRingTokens + row;
-    TileRows<HEAD_DIM> key;
+    const int token = i * kRingTokens + place;
+    TileRowsA<HEAD_DIM> key;
     const uint2 live = take(key);
     float sum[2] = {};
-    scorer.tile(key, [&](TileRows<HEAD_DIM>& value, float (&v_norm)[2]) {
+    scorer.tile(key, [&](TileRowsA<HEAD_DIM>& value, float (&v_norm)[2]) {
       if constexpr (RULE != Rule::kSnapKV) take(value);
       if constexpr (RULE == Rule::kDropKV) value.template fold<T>(v_norm, [](float x) { return x * x; });
       if constexpr (RULE == Rule::kValueNorm) value.template fold<T>(v_norm, [](float x) { return fabsf(x); });

@@ -1,5 +1,8 @@
-// A ring of tiles of 64 tokens in shared memory that one warp fills and one warpgroup empties. Rows lie as they are in the cache, one
-// behind the other, whatever pages they came from.
+// A ring of tiles of 64 tokens in shared memory that one warp fills and one warpgroup empties.
+//
+// A tile is eight runs of eight tokens. Rows of a run lie one behind the other as they do in the cache; each run starts four banks after
+// the one before, so that eight rows of a matrix, one from each run, meet every bank once, transposed or not. Row m of products over a
+// tile is token 8 (m % 8) + m / 8.
 //
 // Every warpgroup has its own ring: one that two share lets the faster pass a phase early.
 #pragma once
@@ -12,6 +15,16 @@ namespace kvloom::drop {
 
 constexpr int kRingTokens = 64;
 
+constexpr int kRun = 8;           // tokens of a run
+
+// How tiles come: 16 bytes a lane, or bulk copies of as many rows as lie together.
+enum class Copy { kPieces, kRuns };
+
+template <int HEAD_DIM>
+constexpr int kRunBytes = kRun * 2 * HEAD_DIM + 16;
+template <int HEAD_DIM>
+constexpr int kRingTileBytes = kRingTokens / kRun * kRunBytes<HEAD_DIM>;
+
 // Barriers and masks of one ring. The mask of a stage has a bit for each of its tokens that exists.
 template <int kStages>
 struct RingState {
@@ -19,10 +32,10 @@ struct RingState {
   uint2 live[kStages];
 
   // By one thread, before anybody uses the ring.
-  template <bool kBulk>
+  template <Copy COPY>
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&full[i], kBulk ? 1 : 33);  // copies of 16 bytes: each lane's, and the mask
+      mbarrier_init(&full[i], COPY == Copy::kPieces ? 33 : 1);  // pieces: each lane's, and the mask
       mbarrier_init(&empty[i], 4);              // a warp each
     }
   }
@@ -39,21 +52,22 @@ struct RingPlace {
 };
 
 // The producer's side: one whole warp.
-template <int HEAD_DIM, int PAGE, typename T, int kStages, bool kBulk>
+template <int HEAD_DIM, int PAGE, typename T, int kStages, Copy COPY>
 struct RingWriter {
-  static constexpr int kRowBytes = HEAD_DIM * static_cast<int>(sizeof(T)), kTileBytes = kRingTokens * kRowBytes;
+  static_assert(sizeof(T) == 2, "rows are of 16-bit floats");
+  static constexpr int kRowBytes = 2 * HEAD_DIM, kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kPages = PAGE < kRingTokens ? kRingTokens / PAGE : 1;    // of a tile
-  static constexpr int kRun = PAGE < kRingTokens ? PAGE : kRingTokens;          // tokens of a page in a tile
+  static constexpr int kPageTokens = PAGE < kRingTokens ? PAGE : kRingTokens;   // of a page in a tile
+  static constexpr int kTogether = kPageTokens < kRun ? kPageTokens : kRun;     // of a run in one page
   const Tokens<PAGE>& tokens;
   RingState<kStages>& state;
   uint8_t* tiles;         // [kStages][kTileBytes]
-  uint64_t policy;
   RingPlace<kStages> at;
   int first, live;        // the tile's first token and how many of its tokens the prompt has
   int block;              // of lane l: the block of page l of the tile, -1: none
 
-  __device__ __forceinline__ RingWriter(const Tokens<PAGE>& tokens, RingState<kStages>& state, uint8_t* tiles, uint64_t policy)
-      : tokens(tokens), state(state), tiles(tiles), policy(policy), first(0), live(0), block(-1) {}
+  __device__ __forceinline__ RingWriter(const Tokens<PAGE>& tokens, RingState<kStages>& state, uint8_t* tiles)
+      : tokens(tokens), state(state), tiles(tiles), first(0), live(0), block(-1) {}
 
   // Looks up the pages of the tile that is filled next.
   __device__ __forceinline__ void locate(int tile) {
@@ -61,34 +75,41 @@ struct RingWriter {
     first = tile * kRingTokens;
     live = min(kRingTokens, tokens.length - first);
     block = tokens.request;
-    if (tokens.table) block = lane < kPages && lane * kRun < live ? tokens.table[first / PAGE + lane] : -1;
+    if (tokens.table) block = lane < kPages && lane * kPageTokens < live ? tokens.table[first / PAGE + lane] : -1;
   }
 
-  // Fills the next stage with the tile's keys or values.
-  __device__ __forceinline__ void fill(const HeadRows<T>& rows) {
-    const int lane = threadIdx.x % 32;
+  // Fills the next stage with the tile's keys or values, under an L2 policy.
+  __device__ __forceinline__ void fill(const HeadRows<T>& rows, uint64_t policy) {
     mbarrier_wait(&state.empty[at.stage], at.parity ^ 1);
     uint8_t* const to = tiles + at.stage * kTileBytes;
     uint64_t mask = live == kRingTokens ? ~0ull : (1ull << live) - 1;
     if (tokens.table) {
 #pragma unroll
       for (int i = 0; i < kPages; ++i)
-        if (__shfl_sync(kFullWarp, block, i) < 0) mask &= ~((kRun == 64 ? ~0ull : (1ull << kRun) - 1) << (i * kRun));
+        if (__shfl_sync(kFullWarp, block, i) < 0) mask &= ~((kPages == 1 ? ~0ull : (1ull << kPageTokens) - 1) << (i * kPageTokens));
     }
-    if constexpr (kBulk) {
-      copy_runs(rows, to, mask);
+    if constexpr (COPY == Copy::kPieces) {
+      copy_pieces(rows, to, mask, policy);
     } else {
-      copy_pieces(rows, to, mask);
+      copy_runs(rows, to, mask, policy);
     }
     at.next();
   }
 
-  __device__ __forceinline__ void copy_runs(const HeadRows<T>& rows, uint8_t* to, uint64_t mask) {
+  // The first element of the tile's token; `id` is its block.
+  __device__ __forceinline__ const T* row(const HeadRows<T>& rows, int id, int token) const {
+    const int in_block = tokens.table ? (PAGE < kRingTokens ? token % PAGE : first % PAGE + token) : first + token;
+    return rows.base + id * rows.block_stride + in_block * rows.token_stride;
+  }
+  __device__ __forceinline__ static int offset(int token) { return token / kRun * kRunBytes<HEAD_DIM> + token % kRun * kRowBytes; }
+
+  __device__ __forceinline__ void copy_runs(const HeadRows<T>& rows, uint8_t* to, uint64_t mask, uint64_t policy) {
     const int lane = threadIdx.x % 32;
     uint64_t* const full = &state.full[at.stage];
     if (mask != ~0ull) {  // nothing of an earlier tile, or of nobody, is left where no token is
-      for (int i = lane; i < kTileBytes / 16; i += 32)
-        if (!(mask >> (i * 16 / kRowBytes) & 1)) reinterpret_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
+      for (int i = lane; i < kRingTokens * (kRowBytes / 16); i += 32)
+        if (const int token = i / (kRowBytes / 16); !(mask >> token & 1))
+          *reinterpret_cast<uint4*>(to + offset(token) + i % (kRowBytes / 16) * 16) = make_uint4(0, 0, 0, 0);
       wgmma::proxy_fence();
       __syncwarp();
     }
@@ -97,13 +118,12 @@ struct RingWriter {
       mbarrier_expect(full, __popcll(mask) * kRowBytes);
     }
     const bool packed = rows.token_stride == HEAD_DIM;
-    const int pages = tokens.table ? kPages : 1, run = tokens.table ? kRun : kRingTokens;
-    for (int i = 0; i < pages; ++i) {
-      const int id = __shfl_sync(kFullWarp, block, i), count = min(run, live - i * run);
-      if (id < 0 || count <= 0) continue;
-      const int in_block = tokens.table ? (PAGE < kRingTokens ? 0 : first % PAGE) : first;
-      const T* from = rows.base + id * rows.block_stride + in_block * rows.token_stride;
-      uint8_t* const there = to + i * run * kRowBytes;
+#pragma unroll 1
+    for (int token = 0; token < live; token += kTogether) {
+      const int id = tokens.table ? __shfl_sync(kFullWarp, block, token / kPageTokens) : block, count = min(kTogether, live - token);
+      if (id < 0) continue;
+      const T* const from = row(rows, id, token);
+      uint8_t* const there = to + offset(token);
       if (elect_lane()) {
         if (packed) {
           bulk_copy(there, from, count * kRowBytes, full, policy);
@@ -114,20 +134,18 @@ struct RingWriter {
     }
   }
 
-  __device__ __forceinline__ void copy_pieces(const HeadRows<T>& rows, uint8_t* to, uint64_t mask) {
-    constexpr int kPieces = kRowBytes / 16, kCount = kTileBytes / 16 / 32;
-    static_assert(kTileBytes % 512 == 0, "a warp copies 32 pieces at once");
+  __device__ __forceinline__ void copy_pieces(const HeadRows<T>& rows, uint8_t* to, uint64_t mask, uint64_t policy) {
+    constexpr int kPieces = kRowBytes / 16;
     const int lane = threadIdx.x % 32;
-    const uint32_t shared = shared_address(to) + lane * 16, full = shared_address(&state.full[at.stage]);
+    const uint32_t shared = shared_address(to), full = shared_address(&state.full[at.stage]);
 #pragma unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      const int piece = i * 32 + lane, row = piece / kPieces;
-      const int id = tokens.table ? __shfl_sync(kFullWarp, block, row / kRun) : block;
-      const int in_block = tokens.table ? (PAGE < kRingTokens ? row % kRun : first % PAGE + row) : first + row;
-      const bool exists = mask >> row & 1;
-      const T* from = rows.base + (exists ? id * rows.block_stride + in_block * rows.token_stride + piece % kPieces * 8 : 0);
-      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared + i * 512), "l"(from),
-                   "r"(exists ? 16 : 0), "l"(policy)
+    for (int i = 0; i < kRingTokens * kPieces / 32; ++i) {
+      const int piece = i * 32 + lane, token = piece / kPieces;
+      const int id = tokens.table ? __shfl_sync(kFullWarp, block, token / kPageTokens) : block;
+      const bool exists = mask >> token & 1;
+      const T* const from = exists ? row(rows, id, token) + piece % kPieces * 8 : rows.base;
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared + offset(token) + piece % kPieces * 16),
+                   "l"(from), "r"(exists ? 16 : 0), "l"(policy)
                    : "memory");
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");

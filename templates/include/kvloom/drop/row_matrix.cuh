@@ -1,43 +1,72 @@
-// Rows of the window in shared memory as the B operand of wgmma, for A operands in the fragment order of TileRows.
-//
-// Core matrices of 8 rows x 16 bytes, those of one k first by rows; dims lie where TileRows has them: lane l of a quad holds dims 8 l to
-// 8 l + 7 of every 32, its words 0 and 1 feed one k step, 2 and 3 the next.
+// Operands of wgmma over a tile of a ring: tokens in registers as A, rows of the window in shared memory as B.
 #pragma once
 
-#include "kvloom/drop/tile_rows.cuh"
+#include "kvloom/drop/ring.cuh"
 #include "kvloom/mma/wgmma.cuh"
+#include "kvloom/ptx/ldmatrix.cuh"
 
 namespace kvloom::drop {
 
-template <int HEAD_DIM, int N>
+// Rows of the window: core matrices of 8 rows x 16 bytes, those of one k first by rows.
+template <int K, int N>
 struct RowMatrix {
   static_assert(N % 8 == 0 && N >= 8 && N <= 64, "a product has 8 to 64 rows of the window");
-  static constexpr int kBytes = 2 * HEAD_DIM * N;
-  static constexpr int kStep = 32 * N;  // bytes of one k step: two core matrices deep
+  static constexpr int kBytes = 2 * K * N;
 
-  // Byte offset of dims `dim` and `dim` + 1 of a row; dim is even.
-  __device__ __forceinline__ static int offset(int row, int dim) {
-    constexpr int kWhole = HEAD_DIM / 32 * 32;
-    const int quarter = dim < kWhole ? dim % 32 / 8 : dim % 16 / 4;
-    const int word = dim < kWhole ? dim % 8 / 2 : dim % 4 / 2;
-    const int core = (dim < kWhole ? dim / 32 * 4 : kWhole / 8) + word;
-    return core * (16 * N) + row * 16 + quarter * 4;
-  }
-
+  // Byte offset of element k of a row.
+  __device__ __forceinline__ static int offset(int row, int k) { return k / 8 * (16 * N) + row * 16 + k % 8 * 2; }
   __device__ __forceinline__ static uint64_t descriptor(uint32_t shared) { return wgmma::describe(shared, 16 * N, 128); }
 
-  // d[token, row] (+)= rows of a tile times the matrix: the whole warpgroup, between fence() and commit().
+  // d[64, N] (+)= A times the matrix: the whole warpgroup, between fence() and commit().
   template <typename T>
-  __device__ __forceinline__ static void multiply(float (&d)[N / 2], const TileRows<HEAD_DIM>& rows, uint64_t matrix, bool keep) {
-    using P = wgmma::Product<T, N>;
+  __device__ __forceinline__ static void multiply(float (&d)[N / 2], const ptx::Matrices4 (&a)[K / 16], uint64_t matrix, bool keep) {
 #pragma unroll
-    for (int c = 0; c < TileRows<HEAD_DIM>::kChunks; ++c) {
-      const uint4 x = rows.chunk[0][c], y = rows.chunk[1][c];
-      P::add(d, x.x, y.x, x.y, y.y, matrix + (2 * c) * (kStep >> 4), keep || c > 0);
-      P::add(d, x.z, y.z, x.w, y.w, matrix + (2 * c + 1) * (kStep >> 4), 1);
+    for (int i = 0; i < K / 16; ++i)
+      wgmma::Product<T, N>::add(d, a[i].m[0], a[i].m[1], a[i].m[2], a[i].m[3], matrix + i * (32 * N >> 4), keep || i > 0);
+  }
+};
+
+// The warp's 16 tokens of a tile as A: lane l has dims 2 (l%4), the next, and those 8 on, of tokens 8 (l/4) + 2 (warp%4) (m[0], m[2])
+// and the one behind it (m[1], m[3]).
+template <int HEAD_DIM>
+struct TileRowsA {
+  ptx::Matrices4 a[HEAD_DIM / 16];
+
+  __device__ __forceinline__ void load(uint32_t tile) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const uint32_t row = tile + lane % 8 * kRunBytes<HEAD_DIM> + (2 * warp + lane / 8 % 2) * (2 * HEAD_DIM) + lane / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; ++i) a[i] = ptx::ldmatrix4(row + i * 32);
+  }
+
+  // Sums f(value) over each of the lane's two tokens; the lanes of a quad end with the same sums.
+  template <typename T, class F>
+  __device__ __forceinline__ void fold(float (&sum)[2], F f) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float x = 0.0f, y = 0.0f;
+#pragma unroll
+      for (int i = 0; i < HEAD_DIM / 16; ++i) {
+        const float2 low = unpack2<T>(a[i].m[r]), high = unpack2<T>(a[i].m[2 + r]);
+        x += f(low.x), y += f(low.y);
+        x += f(high.x), y += f(high.y);
+      }
+      sum[r] = quad_sum(x + y);
     }
-    if constexpr (TileRows<HEAD_DIM>::kTail)
-      P::add(d, rows.tail[0].x, rows.tail[1].x, rows.tail[0].y, rows.tail[1].y, matrix + 2 * TileRows<HEAD_DIM>::kChunks * (kStep >> 4), 1);
+  }
+};
+
+// The transpose of 64 dims of a tile as A: dims are rows, 16 a warp, tokens are k in the order of a tile's rows.
+template <int HEAD_DIM>
+struct TileColumnsA {
+  ptx::Matrices4 a[kRingTokens / 16];
+
+  __device__ __forceinline__ void load(uint32_t tile, int first_dim) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    // Matrices: dims 0-7 and 8-15 of tokens 8 i + 2 k, the same of tokens 8 i + 2 k + 1; i is the lane's row.
+    const uint32_t row = tile + lane % 8 * kRunBytes<HEAD_DIM> + lane / 16 * (2 * HEAD_DIM) + (first_dim + 16 * warp + lane / 8 % 2 * 8) * 2;
+#pragma unroll
+    for (int i = 0; i < kRingTokens / 16; ++i) a[i] = ptx::ldmatrix4_transposed(row + i * (4 * HEAD_DIM));
   }
 };
 

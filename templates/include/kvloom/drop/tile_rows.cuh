@@ -11,11 +11,6 @@ namespace kvloom::drop {
 
 constexpr int kTile = 16;  // tokens a warp takes at once
 
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(kFullWarp, x, 1);
-  return x + __shfl_xor_sync(kFullWarp, x, 2);
-}
-
 // Two rows (tokens l/4 and l/4 + 8) of a tile in a lane's fragment order.
 template <int HEAD_DIM>
 struct TileRows {
@@ -36,18 +31,6 @@ struct TileRows {
         chunk[r][c] = live ? __ldg(reinterpret_cast<const uint4*>(row + c * 32) + quarter) : make_uint4(0, 0, 0, 0);
       if constexpr (kTail)
         tail[r] = live ? __ldg(reinterpret_cast<const uint2*>(row + kChunks * 32) + quarter) : make_uint2(0, 0);
-    }
-  }
-
-  // The same from rows in shared memory, which all exist.
-  __device__ __forceinline__ void load_shared(const uint8_t* row0, const uint8_t* row1) {
-    const int quarter = threadIdx.x % 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint8_t* row = r ? row1 : row0;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) chunk[r][c] = *(reinterpret_cast<const uint4*>(row + c * 64) + quarter);
-      if constexpr (kTail) tail[r] = *(reinterpret_cast<const uint2*>(row + kChunks * 64) + quarter);
     }
   }
 

@@ -97,6 +97,12 @@ __device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
+// A sum over the four lanes of a quad, the same in each.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(kFullWarp, x, 1);
+  return x + __shfl_xor_sync(kFullWarp, x, 2);
+}
+
 // A sum over the warp in a fixed order, the same in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
