@@ -1,59 +1,4 @@
-"""Times what a user would otherwise run, on the same card: PyTorch (torch.compile where it helps) and FlashInfer.
-
-Reads one JSON list of jobs on standard input: {"family", "shape"} as in docs/benchmarks/results.jsonl. Writes one JSON line a job:
-{"index", "peers": {name: microseconds}, "left_out": {name: reason}}. Every time is the median over CUDA graph replays of a ring of
-inputs larger than twice the L2; what cannot be captured is timed with events around the call, and its name says so.
-"""
-import json
-import statistics
-import sys
-
-import torch
-
-FLUSH = 2.2 * 60 * 2**20  # bytes of inputs in the ring: more than twice an H200's L2
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def ring(bytes_of_one, most=24):
-    """How many input sets keep the L2 cold."""
-    return int(min(max(-(-FLUSH // max(bytes_of_one, 1)), 2), most))
-
-
-def graph_us(calls, target_us=3000.0, samples=15):
-    """Median microseconds of one call, from replays of a graph that runs all calls in turn."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-            call()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for call in calls:
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    repeat = 1
-    first = event_us(graph.replay)
-    if first < target_us:
-        repeat = int(min(-(-target_us // first), 20))
-
-    def many():
-        for _ in range(repeat):
-            graph.replay()
-
-    times = [event_us(many) / (repeat * len(calls)) for _ in range(samples)]
-    return statistics.median(times)
-
-
-def event_us(call):
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1000.0
+"""PyTorch: eager, and torch.compile where it helps."""
 
 
 def score_torch(s):
@@ -172,47 +117,72 @@ def summary_torch(s):
     return {"torch (eager, events)": statistics.median(event_us(build) for _ in range(3))}
 
 
-def flashinfer_decode(s, tokens):
-    """FlashInfer's paged decode over a shuffled page table of that many tokens."""
-    import flashinfer
-
-    heads, dim, page, batch = s["kv_heads"], s["head_dim"], s["page"], s["batch"]
-    dtype = DTYPES[s["dtype"]]
-    each = -(-tokens // page)
-    count = ring(batch * heads * each * page * dim * 4, most=16)
-    pool = torch.randn(max(each * batch * count, 1), 2, page, heads, dim, device="cuda", dtype=dtype)
-    q = torch.randn(batch, s["q_heads"], dim, device="cuda", dtype=dtype)
-    order = torch.randperm(pool.shape[0], device="cuda", dtype=torch.int32)
-    calls = []
-    for i in range(count):
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", use_tensor_cores=True)
-        indptr = torch.arange(batch + 1, dtype=torch.int32) * each
-        last = torch.full((batch,), (tokens - 1) % page + 1, dtype=torch.int32)
-        wrapper.plan(indptr, order[i * each * batch:(i + 1) * each * batch], last, s["q_heads"], heads, dim, page,
-                     q_data_type=dtype, kv_data_type=dtype)
-        calls.append(lambda w=wrapper: w.run(q, pool))
-    return {"flashinfer": graph_us(calls)}
-
-
-def drop_score_torch(s):
-    """The DropKV score from given log-sum-exps and outputs, with the expanded distance: three matrix products a head, compiled."""
+def window_inputs(s):
+    """Keys and values in a ring, the window's queries, per KV head."""
     heads, rows, dim, tokens = s["kv_heads"], s["q_heads"] // s["kv_heads"] * s["window"], s["head_dim"], s["tokens"] * s["batch"]
     dtype = DTYPES[s["dtype"]]
     count = ring(heads * tokens * dim * 4, most=4)
     sets = [(torch.randn(heads, tokens, dim, device="cuda", dtype=dtype), torch.randn(heads, tokens, dim, device="cuda", dtype=dtype))
             for _ in range(count)]
-    q = torch.randn(heads, rows, dim, device="cuda", dtype=dtype)
+    return sets, torch.randn(heads, rows, dim, device="cuda", dtype=dtype), dtype
+
+
+def expanded(p, a, v, dtype):
+    """The rule's score from p [head, row, token] and outputs a [head, row, dim], with the expanded distance."""
+    distance = (a * a).sum(-1, keepdim=True) + (v.float() ** 2).sum(-1)[:, None] - 2 * torch.bmm(a.to(dtype), v.transpose(1, 2)).float()
+    return ((p / (1 - p + 1e-6)) ** 2 * distance.clamp_min(0)).sum(1)
+
+
+def drop_score_torch(s):
+    """Scores from given log-sum-exps and outputs: compiled, with the expanded distance, and as the paper's code has it, with the differences
+    of all outputs and values in memory (w x n x d of a query head at a time)."""
+    sets, q, dtype = window_inputs(s)
+    heads, rows, dim = q.shape
+    group, w = s["q_heads"] // heads, s["window"]
     a = torch.randn(heads, rows, dim, device="cuda") * 0.1
     lse = torch.full((heads, rows, 1), 12.0, device="cuda")
 
     @torch.compile(dynamic=False)
     def score(k, v):
-        p = torch.exp(torch.bmm(q, k.transpose(1, 2)).float() * dim**-0.5 - lse)
-        distance = (a * a).sum(-1, keepdim=True) + (v.float() ** 2).sum(-1)[:, None] - 2 * torch.bmm(a.to(dtype), v.transpose(1, 2)).float()
-        return ((p / (1 - p + 1e-6)) ** 2 * distance.clamp_min(0)).sum(1)
+        return expanded(torch.exp(torch.bmm(q, k.transpose(1, 2)).float() * dim**-0.5 - lse), a, v, dtype)
 
-    return {"torch.compile": graph_us([lambda x=x: score(*x) for x in sets])}
+    def materialised(k, v):
+        out = []
+        for h in range(heads):
+            total = torch.zeros(k.shape[1], device="cuda")
+            for g in range(group):
+                r = slice(g * w, (g + 1) * w)
+                p = torch.exp((q[h, r] @ k[h].T).float() * dim**-0.5 - lse[h, r])
+                gap = (a[h, r].to(dtype)[:, None] - v[h][None]).float()  # [w, n, d]
+                total += ((p / (1 - p + 1e-6)) ** 2 * (gap * gap).sum(-1)).sum(0)
+            out.append(total)
+        return torch.stack(out)
+
+    return {"torch.compile": graph_us([lambda x=x: score(*x) for x in sets]),
+            "torch (materialised)": graph_us([lambda x=x: materialised(*x) for x in sets])}
+
+
+def drop_observe_score_torch(s, select=False):
+    """Logits, log-sum-exp, outputs and scores, compiled; with select also max pooling and topk. The window's own causal corner is left out,
+    which is kind."""
+    sets, q, dtype = window_inputs(s)
+    dim = q.shape[2]
+    width = int(s["pool"].split()[1]) if select else 1
+
+    @torch.compile(dynamic=False)
+    def score(k, v):
+        logits = torch.bmm(q, k.transpose(1, 2)).float() * dim**-0.5
+        p = torch.softmax(logits, dim=-1)
+        x = expanded(p, torch.bmm(p.to(dtype), v).float(), v, dtype)
+        if select:
+            x = torch.nn.functional.max_pool1d(x[:, None], width, 1, width // 2)[:, 0]
+        return x
+
+    def call(k, v):
+        x = score(k, v)
+        return x.topk(s["kept"], dim=-1).indices.sort(dim=-1).values if select else x
+
+    return {"torch.compile": graph_us([lambda x=x: call(*x) for x in sets])}
 
 
 def drop_compact_torch(s):
@@ -231,25 +201,7 @@ def drop_compact_torch(s):
     return {"torch": graph_us([lambda x=x: gather(x) for x in lists])}
 
 
-TORCH = {"page_score": score_torch, "page_select": select_torch, "page_attend": attend_torch, "dense": dense_torch,
-         "page_summary": summary_torch, "drop_score": drop_score_torch, "drop_compact": drop_compact_torch}
-FLASHINFER = {"page_attend": lambda s: flashinfer_decode(s, s["budget"]), "dense": lambda s: flashinfer_decode(s, s["tokens"])}
-
-
-def main():
-    against = sys.argv[1].split(",")
-    for index, job in enumerate(json.load(sys.stdin)):
-        peers, left_out = {}, {}
-        for name, table in (("torch", TORCH), ("flashinfer", FLASHINFER)):
-            if name not in against or job["family"] not in table:
-                continue
-            try:
-                peers.update(table[job["family"]](job["shape"]))
-            except Exception as e:  # a peer that cannot do a shape is a result, not a failure
-                left_out[name] = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"[:200]
-            torch.cuda.empty_cache()
-        print(json.dumps({"index": index, "peers": peers, "left_out": left_out}), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+serve({"torch": {
+    "page_score": score_torch, "page_select": select_torch, "page_attend": attend_torch, "dense": dense_torch, "page_summary": summary_torch,
+    "drop_score": drop_score_torch, "drop_observe_score": drop_observe_score_torch,
+    "drop_chain": lambda s: drop_observe_score_torch(s, select=True), "drop_compact": drop_compact_torch}})
