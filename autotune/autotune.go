@@ -82,7 +82,7 @@ type Event struct {
 	Kind    string      `json:"kind"` // note, start, trial, contest
 	Done    int         `json:"done"`
 	Total   int         `json:"total"`
-	Trial   store.Trial `json:"trial"`
+	Trial   store.Trial `json:"trial,omitzero"`
 	BestUS  float64     `json:"best_us"` // of this work and workload so far; 0: none
 	Spent   float64     `json:"spent_seconds"`
 	Message string      `json:"message"`

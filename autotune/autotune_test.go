@@ -238,6 +238,28 @@ func TestChooseBreaksTiesByFixedOrder(t *testing.T) {
 	}
 }
 
+func TestAgainstDefaults(t *testing.T) {
+	mk := func(id int, us float64) store.Trial {
+		return store.Trial{Class: store.OK, MedianUS: us, LoUS: us - 0.1, HiUS: us + 0.1, Candidate: plan.Candidate{Params: []plan.Param{{Name: "warps", Value: id}}}}
+	}
+	same, faster, slower := Choice{Best: mk(1, 10), Default: mk(1, 10)}, Choice{Best: mk(2, 8), Default: mk(1, 10)}, Choice{Best: mk(2, 10), Default: mk(1, 8)}
+	tests := []struct {
+		choices []Choice
+		want    string
+	}{
+		{nil, ""},
+		{[]Choice{{Best: mk(1, 10)}}, ""}, // the default was not measured
+		{[]Choice{same, same}, "All 2 choices are the defaults."},
+		{[]Choice{same, faster}, "Of 2 choices 1 are the defaults; the others are 1.25 to 1.25 times as fast as theirs, 1.12 in the geometric mean of all. None is slower than its default beyond the intervals."},
+		{[]Choice{faster, slower}, "Of 2 choices 0 are the defaults; the others are 0.80 to 1.25 times as fast as theirs, 1.00 in the geometric mean of all. 1 are slower than the default beyond their intervals."},
+	}
+	for _, tt := range tests {
+		if d := cmp.Diff(tt.want, AgainstDefaults(tt.choices)); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+}
+
 // C10, and what a person should know of the GPU's state.
 func TestWarnings(t *testing.T) {
 	best := store.Trial{Class: store.OK, Conditions: store.Conditions{Throttled: true}, Windows: []store.Window{{Conditions: store.Conditions{Others: 2}}}}

@@ -143,7 +143,7 @@ func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
 		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(),
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
-		RecordBytes: specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).Bytes,
+		RecordBytes: s.Record().Bytes,
 		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
 		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap,
 		Drop: kernel.DropModel{Rule: s.DropKV.Rule, Window: s.DropKV.Window, Pool: s.DropKV.Pool.Kind, PoolWidth: s.DropKV.Pool.Width,

@@ -2,6 +2,8 @@ package autotune
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/kvloom/kvloom/autotune/measure"
@@ -87,6 +89,41 @@ func choose(trials []store.Trial) (Choice, bool) {
 		}
 	}
 	return c, true
+}
+
+// AgainstDefaults says in a sentence what choices gain over the defaults, where those were measured.
+func AgainstDefaults(choices []Choice) string {
+	kept, slower, logs, most, least := 0, 0, 0.0, 1.0, math.Inf(1)
+	n := 0
+	for _, c := range choices {
+		if c.Default.Class != store.OK {
+			continue
+		}
+		n++
+		gain := c.Default.MedianUS / c.Best.MedianUS
+		if c.Best.Candidate.ID() == c.Default.Candidate.ID() {
+			kept++
+			gain = 1
+		} else {
+			most, least = max(most, gain), min(least, gain)
+		}
+		logs += math.Log(gain)
+		if c.Best.LoUS > c.Default.HiUS {
+			slower++
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case kept == n:
+		return fmt.Sprintf("All %d choices are the defaults.", n)
+	}
+	s := fmt.Sprintf("Of %d choices %d are the defaults; the others are %.2f to %.2f times as fast as theirs, %.2f in the geometric mean of all.",
+		n, kept, least, most, math.Exp(logs/float64(n)))
+	if slower > 0 {
+		return s + fmt.Sprintf(" %d are slower than the default beyond their intervals.", slower)
+	}
+	return s + " None is slower than its default beyond the intervals."
 }
 
 // tiedOf are the trials that may as well be the fastest. From a contest it also returns all its trials and then the others, the fastest

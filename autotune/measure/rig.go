@@ -68,7 +68,7 @@ func NewRig(dev device.Device, s *specs.Spec, w specs.Workload) (*Rig, error) {
 		lists = int64(s.Attention.QueryHeads)
 	}
 	r := &Rig{Dev: dev, Stream: stream, Spec: s, Workload: w, rand: rand.New(rand.NewPCG(1, 2)),
-		record: specs.NewRecord(s.Attention.HeadDim, page, s.Locks.Rank, s.Locks.BasisBits),
+		record: s.Record(),
 		Problem: launch.Problem{Batch: int64(w.Batch), KVHeads: int64(s.Attention.KVHeads), QHeads: int64(s.Attention.QueryHeads),
 			Lists: lists, MaxPages: maxPages, NewPages: maxPages, Slots: int64(s.Slots()), SMs: int64(dev.Info().SMs)}}
 	return r, r.common()
@@ -225,6 +225,9 @@ func (r *Rig) needSummaries() error {
 // records makes n random records with finite scales.
 func (r *Rig) records(n int) []byte {
 	l := r.record
+	if l.Scorer != "" {
+		return r.plainRecords(n)
+	}
 	b := make([]byte, n*l.Bytes)
 	for i := range b {
 		b[i] = byte(r.rand.Uint32())

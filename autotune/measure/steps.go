@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
+	"github.com/kvloom/kvloom/specs"
 )
 
 func (r *Rig) scale() float32   { return float32(r.Spec.Attention.SoftmaxScale) }
@@ -38,7 +39,8 @@ func (r *Rig) summaryStep(fn device.Function, l *device.Launch, ws device.Ptr) (
 }
 
 func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
-	if err := r.needPool(false); err != nil { // the page that is still filling reads keys
+	exact := r.Spec.Locks.Scorer == specs.ExactLSE
+	if err := r.needPool(exact); err != nil { // the page that is still filling reads keys
 		return nil, err
 	}
 	if err := r.needSummaries(); err != nil {
@@ -49,7 +51,11 @@ func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*S
 	}
 	p, d, bytes := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.record.Bytes)
 	args := make([]kernel.PageScoreArgs, 1)
-	return &Step{Sets: r.summaries.n, launch: func(i int) error {
+	sets := r.summaries.n
+	if exact {
+		sets = r.pool.n
+	}
+	return &Step{Sets: sets, launch: func(i int) error {
 		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Workspace: ws,
 			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}

@@ -48,6 +48,7 @@ type section struct {
 	Model       string
 	Environment [][2]string
 	Rows        []leader
+	Against     string // the defaults
 	Charts      []chart
 	Importance  []importance
 	Classes     []string
@@ -101,7 +102,7 @@ func New(source, generator string, tunings []Tuning) (*Page, error) {
 
 func sectionOf(t Tuning) (section, error) {
 	choices := autotune.Choose(t.Trials)
-	s := section{Model: t.Plan.Spec.Name + warmth(t.Trials), Warnings: autotune.Warnings(choices), Environment: environment(t)}
+	s := section{Model: t.Plan.Spec.Name + warmth(t.Trials), Warnings: autotune.Warnings(choices), Environment: environment(t), Against: autotune.AgainstDefaults(choices)}
 	for _, c := range choices {
 		e, err := Explain(t.Plan, measure.Work(c.Family), specs.Workload{Context: c.Context, Batch: c.Batch}, t.Trials, t.Device, t.Driver)
 		if err != nil {

@@ -14,14 +14,15 @@ import (
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // ExplainCmd says why a kernel was chosen.
 type ExplainCmd struct {
-	Kernel   string `arg:"" help:"page_summary, page_score, page_select, page_attend or dense."`
+	Kernel   string `arg:"" help:"page_summary, page_score, page_select, page_attend, dense, drop_observe, ..."`
 	Workload string `arg:"" help:"CONTEXTxBATCH, such as 131072x1."`
 	DB       string `name:"db" default:"kvloom.db" help:"Trial database."`
-	Model    string `help:"Model; needed where the database holds several."`
+	Model    string `help:"Model; needed where the database has the workload of several."`
 	L2       string `name:"l2" enum:"cold,warm" default:"cold" help:"State of the L2 while measuring."`
 	Stale    bool   `help:"Also trials of kernels that have changed since, the newest of each candidate."`
 }
@@ -49,6 +50,9 @@ func (c *ExplainCmd) Run(ctx *Context) error {
 	groups, err := tunings(ctx, db, trials, c.Stale)
 	if err != nil {
 		return err
+	}
+	if having := withPoint(groups, c.Kernel, w[0]); len(having) > 0 {
+		groups = having
 	}
 	if len(groups) != 1 {
 		return manyTunings(c.DB, groups)
@@ -101,6 +105,16 @@ func tunings(ctx *Context, db *store.DB, trials []store.Trial, stale bool) (grou
 		return nil
 	})
 	return groups, err
+}
+
+// withPoint are the tunings that have trials of a kernel and workload.
+func withPoint(groups []tuning, kernel string, w specs.Workload) (having []tuning) {
+	for _, g := range groups {
+		if slices.ContainsFunc(g.trials, func(t store.Trial) bool { return t.Family == kernel && t.Context == w.Context && t.Batch == w.Batch }) {
+			having = append(having, g)
+		}
+	}
+	return having
 }
 
 func manyTunings(path string, groups []tuning) error {

@@ -296,7 +296,7 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 		}
 	}
 	report := tuneReport{Model: t.Spec.Name, Device: out.Device, Why: out.Why, Measured: out.Measured, Known: out.Known, Left: out.Left,
-		Database: c.DB, Bundle: path, Warnings: warnings}
+		Database: c.DB, Bundle: path, Warnings: warnings, Against: autotune.AgainstDefaults(choices)}
 	for _, ch := range choices {
 		report.Choices = append(report.Choices, choiceRow(ch))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,10 +29,28 @@ type tuneProgress struct {
 	measured int
 }
 
-// familyBar is one family's bar with the best of the workload that was measured last.
+// familyBar is one family's bar with what is known of each of its workloads.
 type familyBar struct {
-	bar  *mpb.Bar
-	last atomic.Pointer[string] // the bars are drawn by a goroutine of their own
+	bar       *mpb.Bar
+	workloads []string               // in the order of the run
+	says      map[string]string      // by workload
+	last      atomic.Pointer[string] // all of them: the bars are drawn by a goroutine of their own
+}
+
+// tell renews what is said of a workload, which becomes the one that is worked on.
+func (f *familyBar) tell(workload, text string) {
+	f.says[workload] = text
+	var parts []string
+	for _, w := range f.workloads {
+		switch {
+		case w == workload:
+			parts = append(parts, "> "+w+" "+f.says[w])
+		case f.says[w] != "":
+			parts = append(parts, w+" "+f.says[w])
+		}
+	}
+	line := strings.Join(parts, "   ")
+	f.last.Store(&line)
 }
 
 func (f *familyBar) text() string {
@@ -95,7 +114,17 @@ func (p *tuneProgress) start(e autotune.Event) {
 		known[point.Family] += int64(point.Known)
 	}
 	for _, name := range order {
-		f := &familyBar{}
+		f := &familyBar{says: map[string]string{}}
+		for _, point := range e.Points {
+			if point.Family != name {
+				continue
+			}
+			w := fmt.Sprintf("%dx%d", point.Context, point.Batch)
+			f.workloads = append(f.workloads, w)
+			if point.BestUS > 0 {
+				f.says[w] = fmt.Sprintf("%.1f us", point.BestUS)
+			}
+		}
 		f.bar = p.bars.AddBar(totals[name], mpb.BarWidth(20), mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CountersNoUnit("%d/%d", decor.WCSyncSpace)),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + f.text() })))
 		f.bar.SetCurrent(known[name])
@@ -106,7 +135,7 @@ func (p *tuneProgress) start(e autotune.Event) {
 func (p *tuneProgress) trial(e autotune.Event) {
 	line := p.line(e)
 	if f := p.family[e.Trial.Family]; f != nil {
-		f.last.Store(&line)
+		f.tell(workload(e), bestSoFar(e))
 		f.bar.Increment()
 		p.all.SetCurrent(int64(e.Done))
 		return
@@ -118,9 +147,9 @@ func (p *tuneProgress) trial(e autotune.Event) {
 
 // contest tells of leaders that are measured again; of a contest one line is enough where lines stay.
 func (p *tuneProgress) contest(e autotune.Event) {
-	line := fmt.Sprintf("%dx%d leaders again, %s", e.Trial.Context, e.Trial.Batch, e.Message)
+	line := fmt.Sprintf("%s leaders again, %s", workload(e), e.Message)
 	if f := p.family[e.Trial.Family]; f != nil {
-		f.last.Store(&line)
+		f.tell(workload(e), bestSoFar(e)+" again, "+e.Message)
 		return
 	}
 	if last := e.Trial.Windows[len(e.Trial.Windows)-1]; last.Round == 0 && last.Contest != "" && e.Trial.Default {
@@ -128,9 +157,18 @@ func (p *tuneProgress) contest(e autotune.Event) {
 	}
 }
 
+func workload(e autotune.Event) string { return fmt.Sprintf("%dx%d", e.Trial.Context, e.Trial.Batch) }
+
+func bestSoFar(e autotune.Event) string {
+	if e.BestUS == 0 {
+		return "none right yet"
+	}
+	return fmt.Sprintf("%.1f us", e.BestUS)
+}
+
 func (p *tuneProgress) line(e autotune.Event) string {
 	t := e.Trial
-	at := fmt.Sprintf("%dx%d", t.Context, t.Batch)
+	at := workload(e)
 	if t.Class == store.OK || t.Class == store.Cut {
 		return fmt.Sprintf("%s %.1f us, best %.1f us", at, t.MedianUS, e.BestUS)
 	}

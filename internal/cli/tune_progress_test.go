@@ -17,10 +17,11 @@ func TestTuneProgress(t *testing.T) {
 	broken.Class = store.Hang
 	events := []autotune.Event{
 		{Kind: "note", Message: "3 trials are stale"},
-		{Kind: "start", Total: 10, Done: 2, Points: []autotune.Progress{{Family: "page_score", Candidates: 6, Known: 2}, {Family: "dense", Candidates: 4}}},
+		{Kind: "start", Total: 10, Done: 2, Points: []autotune.Progress{{Family: "page_score", Context: 1024, Batch: 1, Candidates: 3, Known: 2, BestUS: 7.5},
+			{Family: "page_score", Context: 1024, Batch: 8, Candidates: 3}, {Family: "dense", Context: 1024, Batch: 1, Candidates: 4}}},
 		{Kind: "trial", Total: 10, Done: 3, Trial: trial, BestUS: 11},
 		{Kind: "trial", Total: 10, Done: 4, Trial: broken, BestUS: 11},
-		{Kind: "contest", Total: 10, Done: 4, Trial: trial, Message: "round 1 of 10"},
+		{Kind: "contest", Total: 10, Done: 4, Trial: trial, BestUS: 11, Message: "round 1 of 10"},
 	}
 	for _, tt := range []struct {
 		name        string
@@ -28,8 +29,8 @@ func TestTuneProgress(t *testing.T) {
 		want        []string
 	}{
 		{"lines", false, false, []string{"m: 3 trials are stale", "m: 10 trials, 2 of them known", "3/10 page_score 1024x8 12.3 us, best 11.0 us, ", "4/10 page_score 1024x8 hang", "page_score 1024x8 leaders again, round 1 of 10"}},
-		{"bars", false, true, []string{"m: 3 trials are stale", "all", "page_score", "dense", "4/10", "4/6", "leaders again, round 1 of 10"}},
-		{"json", true, false, []string{`"kind":"note"`, `"kind":"start"`, `"candidates":6`, `"kind":"trial"`, `"class":"hang"`, `"kind":"contest"`}},
+		{"bars", false, true, []string{"m: 3 trials are stale", "all", "page_score", "dense", "4/10", "4/6", "1024x1 7.5 us   > 1024x8 11.0 us again, round 1 of 10"}},
+		{"json", true, false, []string{`"kind":"note"`, `"kind":"start"`, `"candidates":3`, `"kind":"trial"`, `"class":"hang"`, `"kind":"contest"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -22,6 +22,7 @@ type tuneReport struct {
 	Database string      `json:"database"`
 	Bundle   string      `json:"bundle"`
 	Choices  []choiceOf  `json:"choices"`
+	Against  string      `json:"against_defaults"`
 	Warnings []string    `json:"warnings"`
 }
 
@@ -57,6 +58,9 @@ func shortID(t store.Trial) string {
 func (r tuneReport) print(w io.Writer) {
 	fmt.Fprintf(w, "%s on %s: %d trials measured, %d known, %d left (%s)\n\n", r.Model, r.Device.Name, r.Measured, r.Known, r.Left, r.Why)
 	printChoices(w, r.Choices)
+	if r.Against != "" {
+		fmt.Fprintf(w, "\n%s\n", r.Against)
+	}
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
