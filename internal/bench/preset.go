@@ -13,9 +13,10 @@ import (
 
 // Presets are named lists of jobs, each measured in one process.
 var presets = map[string]func() ([]Job, error){
-	"bars":    barJobs,
-	"growth":  growthJobs,
-	"breadth": breadthJobs,
+	"bars":     barJobs,
+	"growth":   growthJobs,
+	"breadth":  breadthJobs,
+	"headline": headlineJobs,
 }
 
 // Presets are their names, sorted.
@@ -122,4 +123,34 @@ func barJobs() (jobs []Job, err error) {
 		}
 	}
 	return jobs, err
+}
+
+// headlineJobs are the bars without what only a reader of the whole list looks for: warm caches, other rules of selection, paged and exact
+// eviction where the contiguous and fast one is there.
+func headlineJobs() (jobs []Job, err error) {
+	all, err := barJobs()
+	for _, j := range all {
+		drops := strings.HasPrefix(j.Families[0], "drop_")
+		if !j.Warm && j.Spec.Locks.Combine == "share_average" && (!drops || j.Contiguous && (j.Spec.DropKV.Precision == "fast" || j.Families[0] == compact)) {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs, err
+}
+
+// Of keeps the lines of a preset, in its order.
+func Of(preset string, results []Result) (kept []Result, err error) {
+	jobs, err := Preset(preset)
+	if err != nil {
+		return nil, err
+	}
+	l := newLookup(results)
+	for _, j := range jobs {
+		for _, family := range j.Families {
+			if r, ok := l.find(family, j); ok {
+				kept = append(kept, r)
+			}
+		}
+	}
+	return kept, nil
 }

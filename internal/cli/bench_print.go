@@ -65,15 +65,25 @@ func printResults(ctx *Context, results []bench.Result) error {
 	return t.Flush()
 }
 
+// family names a line's work with what tells it from others of its kind.
 func family(r bench.Result) string {
+	s := r.Shape
 	name := r.Family
-	if r.Shape.Rank > 0 {
-		name += fmt.Sprintf(" r%d", r.Shape.Rank)
+	if s.Rank > 0 {
+		name += fmt.Sprintf(" r%d", s.Rank)
 	}
-	if r.Shape.L2 == "warm" {
-		name += " warm"
+	for _, unusual := range []string{rarely(s.Combine, "share_average"), rarely(s.Layout, "paged"), rarely(s.Precision, "exact"), rarely(s.Mode, "prompt"), rarely(s.L2, "cold")} {
+		name += unusual
 	}
 	return name
+}
+
+// rarely is a word that is not the usual one.
+func rarely(word, usual string) string {
+	if word == "" || word == usual {
+		return ""
+	}
+	return " " + word
 }
 
 func heads(s bench.Shape) string {
