@@ -3,6 +3,9 @@ package autotune
 import (
 	"context"
 	"fmt"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
@@ -32,19 +35,16 @@ func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) 
 	if b.Crossovers, err = p.crossovers(); err != nil {
 		return nil, err
 	}
+	var candidates []plan.Candidate // as the kernels will be
 	index := map[string]int{}
-	add := func(c plan.Candidate) (int, error) {
-		id := c.ID() + " " + c.Key
+	add := func(c plan.Candidate) int {
+		id := kernelOf(c)
 		if i, ok := index[id]; ok {
-			return i, nil
+			return i
 		}
-		k, err := p.kernel(ctx, c)
-		if err != nil {
-			return 0, err
-		}
-		b.Kernels = append(b.Kernels, k)
-		index[id] = len(b.Kernels) - 1
-		return index[id], nil
+		candidates = append(candidates, c)
+		index[id] = len(candidates) - 1
+		return index[id]
 	}
 	for _, work := range measure.Works {
 		if !p.Plan.Has(work.Family()) {
@@ -56,7 +56,18 @@ func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) 
 		}
 		b.Works = append(b.Works, w)
 	}
-	return b, nil
+	b.Kernels = make([]kernel.Kernel, len(candidates))
+	compiling, ctx := errgroup.WithContext(ctx)
+	compiling.SetLimit(runtime.NumCPU())
+	for i, c := range candidates {
+		compiling.Go(func() (err error) {
+			if b.Kernels[i], err = p.kernel(ctx, c); err != nil {
+				return fmt.Errorf("bundle of %s: %s: %w", p.Spec.Name, c.Family, err)
+			}
+			return nil
+		})
+	}
+	return b, compiling.Wait()
 }
 
 // crossovers are those of the committed table, where they were measured on the bundle's device.
@@ -71,7 +82,7 @@ func (p *Packer) crossovers() (list []kernel.Crossover, err error) {
 	return list, nil
 }
 
-func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candidate) (int, error)) (kernel.Work, error) {
+func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candidate) int) (kernel.Work, error) {
 	fp := p.Plan.Of(work.Family())
 	w := kernel.Work{Name: string(work)}
 	if len(fp.Candidates) == 0 {
@@ -81,10 +92,7 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 	if !ok {
 		return w, fmt.Errorf("the plan has no portable candidate")
 	}
-	var err error
-	if w.Default, err = add(fp.Candidates[fp.DefaultFor(string(work))]); err != nil {
-		return w, err
-	}
+	w.Default = add(fp.Candidates[fp.DefaultFor(string(work))])
 	for _, c := range choices {
 		if c.Family != string(work) {
 			continue
@@ -92,14 +100,10 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 		if c.Portable.Class == store.OK {
 			portable = c.Portable.Candidate
 		}
-		i, err := add(c.Best.Candidate)
-		if err != nil {
-			return w, err
-		}
-		w.Points = append(w.Points, kernel.Point{Workload: kernel.Workload{Context: c.Context, Batch: c.Batch}, Kernel: i, Evidence: c.evidence()})
+		w.Points = append(w.Points, kernel.Point{Workload: kernel.Workload{Context: c.Context, Batch: c.Batch}, Kernel: add(c.Best.Candidate), Evidence: c.evidence()})
 	}
-	w.Portable, err = add(portable)
-	return w, err
+	w.Portable = add(portable)
+	return w, nil
 }
 
 func (c Choice) evidence() kernel.Evidence {

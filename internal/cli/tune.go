@@ -276,6 +276,9 @@ func (c *TuneCmd) finish(ctx *Context, t *autotune.Tuner, out autotune.Outcome) 
 	if err != nil {
 		return "", err
 	}
+	if out.Why == "stopped" {
+		fmt.Fprintln(ctx.Stderr, "stopped after the trial in flight; writing the bundle of what was measured (Ctrl-C again: leave without)")
+	}
 	choices := autotune.Choose(trials)
 	path := c.bundleFile(t.Spec.Name)
 	warnings := autotune.Warnings(choices)
