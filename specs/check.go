@@ -27,12 +27,13 @@ var combinations = []combination{
 	}},
 	{[]string{"attention.query_heads", "attention.kv_heads"}, []string{"attention.kv_heads"}, faultGroup},
 	{[]string{"cache.page_size", "locks.rank"}, []string{"locks.rank", "cache.page_size"}, func(s *Spec, d *decoder) string {
-		if s.Locks.Rank < s.Cache.PageSize {
+		if s.Locks.Rank < s.Cache.PageSize || s.Record().Scorer != "" {
 			return ""
 		}
 		return fmt.Sprintf("locks.rank %d%s must be below cache.page_size %d%s, for a page of n tokens centred on its mean has rank n-1 at most; allowed: 1 to %d",
 			s.Locks.Rank, d.byDefault("locks.rank"), s.Cache.PageSize, d.byDefault("cache.page_size"), min(16, s.Cache.PageSize-1))
 	}},
+	{[]string{"locks.scorer"}, []string{"locks.scorer"}, faultScorer},
 	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},

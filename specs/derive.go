@@ -17,6 +17,7 @@ type Derived struct {
 
 // SummaryFigures is the size of one page summary of one KV head.
 type SummaryFigures struct {
+	Scorer       string  `json:"scorer,omitempty"` // other than page_local, which has ranks
 	Rank         int     `json:"rank"`
 	BasisBits    int     `json:"basis_bits"`
 	PayloadBytes int     `json:"payload_bytes"` // the paper's figure
@@ -72,7 +73,14 @@ func Derive(s *Spec) Derived {
 			Percent: percent(r.PayloadBytes(), d.KVPageBytes), StoredPart: percent(r.Bytes, d.KVPageBytes)}
 	}
 	d.Summary = figures(s.Locks.Rank)
-	for _, rank := range []int{16, 8, 4, 2, 1} {
+	ranks := []int{16, 8, 4, 2, 1}
+	if r := s.Record(); r.Scorer != "" {
+		ranks = nil
+		d.Summary = SummaryFigures{Scorer: r.Scorer, PayloadBytes: r.PayloadBytes(), RecordBytes: r.Bytes,
+			Percent: percent(r.PayloadBytes(), d.KVPageBytes), StoredPart: percent(r.Bytes, d.KVPageBytes)}
+		d.Ranks = append(d.Ranks, d.Summary)
+	}
+	for _, rank := range ranks {
 		if s.Locks.Rank > rank && (len(d.Ranks) == 0 || d.Ranks[len(d.Ranks)-1].Rank > s.Locks.Rank) {
 			d.Ranks = append(d.Ranks, d.Summary)
 		}

@@ -111,7 +111,6 @@ locks:
   centroid_bits: 4
   scale_group: 16
   basis: query_weighted
-  scorer: quest
   scan: two_level
   rerank: 1.5
   summary_tokens: 32
@@ -122,12 +121,13 @@ targets: [sm_90a, sm_100a]
 			`x.yaml:9:18: locks.centroid_bits 4 is not built yet; use 8`,
 			`x.yaml:10:16: locks.scale_group 16 is not built yet; use column`,
 			`x.yaml:11:10: locks.basis query_weighted is not built yet; use svd`,
-			`x.yaml:12:11: locks.scorer quest is not built yet; use page_local`,
-			`x.yaml:13:9: locks.scan two_level is not built yet; use full`,
-			`x.yaml:14:11: locks.rerank 1.5 is not built yet; use 1`,
-			`x.yaml:15:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
-			`x.yaml:16:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
+			`x.yaml:12:9: locks.scan two_level is not built yet; use full`,
+			`x.yaml:13:11: locks.rerank 1.5 is not built yet; use 1`,
+			`x.yaml:14:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
+			`x.yaml:15:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
 		}},
+		{"rank beside quest", "a field of one scorer must not be ignored beside another", head + "locks: {scorer: quest, rank: 4}\n",
+			[]string{`x.yaml:6:17: locks.rank belongs to scorer page_local, not quest; remove it`}},
 		{"kivi4", "", head + "cache: {dtype: kivi4}\n", []string{`x.yaml:6:16: cache.dtype kivi4 is not built yet; use bf16 or fp16`}},
 		{"sliding window", "refused by name", head + "  sliding_window: 4096\n", []string{`x.yaml:6:3: sliding_window: ` + noSliding}},
 		{"MLA", "refused by name", head + "  kv_lora_rank: 512\n", []string{`x.yaml:6:3: kv_lora_rank: ` + noMLA}},

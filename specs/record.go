@@ -15,6 +15,7 @@ package specs
 // 4 bytes, so that lane p of a quad loads its quarter in whole words. Padding is zero. 2-bit codes 0, 1, 2, 3 mean -1.5, -0.5, 0.5,
 // 1.5; 4-bit codes are two's complement nibbles -7..7 stored with a bias of 8 (code + 8, so zero is 8); 8-bit codes two's complement; 16-bit values bf16.
 type Record struct {
+	Scorer                             string // empty: page_local, whose sections the other fields describe; the others stand in scorer.go
 	HeadDim, PageSize, Rank, BasisBits int
 
 	QuarterBytes int // one quarter of a row of V, padded
@@ -50,6 +51,9 @@ func NewRecord(headDim, pageSize, rank, basisBits int) Record {
 // PayloadBytes is the summary without padding, the paper's figure: d*r*bits/8 + page*r + d + 2*(1 + r + page), and at 16 bits 2r
 // fewer, for bf16 columns need no scales.
 func (r Record) PayloadBytes() int {
+	if r.Scorer != "" {
+		return r.scorerPayload()
+	}
 	scales := 1 + r.Rank + r.PageSize
 	if r.BasisBits == 16 {
 		scales -= r.Rank

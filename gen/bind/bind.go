@@ -75,7 +75,7 @@ func PackageName(model string) string {
 
 // Go is the text of the package's Go file.
 func Go(s *specs.Spec, works []Work) ([]byte, error) {
-	p := pkg{spec: s, works: works, record: specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)}
+	p := pkg{spec: s, works: works, record: s.Record()}
 	name := PackageName(s.Name)
 	f := jen.NewFile(name)
 	f.HeaderComment(Header)

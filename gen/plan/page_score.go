@@ -47,6 +47,9 @@ var scoreChoices = []scoreParams{
 }
 
 func planPageScore(s *specs.Spec, t Target) FamilyPlan {
+	if s.Record().Scorer != "" {
+		return planPlainScore(s, t)
+	}
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
 	p.Candidates, p.Rejected = planPageScoreImma(s, t)
 	var tight []Candidate // may spill: after those that surely do not, most registers first

@@ -19,6 +19,9 @@ var summaryBlockChoices = map[int][]summaryParams{
 }
 
 func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
+	if s.Record().Scorer != "" {
+		return planPlainSummary(s, t)
+	}
 	p := FamilyPlan{Family: PageSummary, Cost: summaryCost(s)}
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {

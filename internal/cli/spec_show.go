@@ -50,7 +50,11 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	line("", "softmax scale %.6g, %s", a.SoftmaxScale, softcap)
 	line("cache", "%s, pages of %d tokens", s.Cache.DType, s.Cache.PageSize)
 	line("", "K and V: %s a page and KV head, %s a token", size(int64(d.KVPageBytes)), size(int64(d.KVTokenBytes)))
-	line("locks", "rank %d, %d-bit basis, %s", l.Rank, l.BasisBits, l.Combine)
+	if l.Scorer == specs.PageLocal {
+		line("locks", "rank %d, %d-bit basis, %s", l.Rank, l.BasisBits, l.Combine)
+	} else {
+		line("locks", "scorer %s, %s", l.Scorer, l.Combine)
+	}
 	line("", "budget %d tokens: k = %d pages", l.BudgetTokens, d.Slots)
 	line("", "always kept, inside the budget: %d sink + %d recent", l.AlwaysKeep.SinkPages, l.AlwaysKeep.RecentPages)
 	k := s.DropKV
@@ -64,11 +68,14 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 
 	fmt.Fprintf(w, "\nPage summary, one KV head    payload   of KV   stored   of KV\n")
 	for _, r := range d.Ranks {
-		mark := " "
+		mark, name := " ", fmt.Sprintf("rank %-2d", r.Rank)
 		if r.Rank == l.Rank {
 			mark = "*"
 		}
-		fmt.Fprintf(w, "%s rank %-2d                 %7d B  %5.2f%%  %5d B  %5.2f%%\n", mark, r.Rank, r.PayloadBytes, r.Percent, r.RecordBytes, r.StoredPart)
+		if r.Scorer != "" {
+			mark, name = "*", r.Scorer
+		}
+		fmt.Fprintf(w, "%s %-23s %7d B  %5.2f%%  %5d B  %5.2f%%\n", mark, name, r.PayloadBytes, r.Percent, r.RecordBytes, r.StoredPart)
 	}
 
 	fmt.Fprintf(w, "\nWorkload, one layer     pages  selected         K and V  summaries\n")

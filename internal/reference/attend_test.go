@@ -100,7 +100,7 @@ func TestMassAndLSEAgree(t *testing.T) {
 func TestLayerAgreesWithItsParts(t *testing.T) {
 	r := rand.New(rand.NewPCG(23, 24))
 	c := tinyCache(r, 24)
-	shape := Shape{4, 4, 2, 16}
+	shape := Shape{HeadDim: 4, PageSize: 4, Rank: 2, BasisBits: 16}
 	q := Queries{DType: BF16, Heads: 6, HeadDim: 4, Bits: make([]uint16, 24)}
 	for i := range q.Bits {
 		q.Bits[i] = ToBF16(r.NormFloat64())

@@ -51,7 +51,7 @@ func TestStored(t *testing.T) {
 	for i := range keys {
 		keys[i] = rng.NormFloat64()
 	}
-	one := Summarise(keys[:page*d], Shape{d, page, 4, 4})
+	one := Summarise(keys[:page*d], Shape{HeadDim: d, PageSize: page, Rank: 4, BasisBits: 4})
 	for _, bits := range []int{2, 4, 8, 16} {
 		f := PlainForm(4, bits)
 		want := one.Truncate(4, bits).Quantise().Dequantise()
@@ -70,7 +70,7 @@ func TestStored(t *testing.T) {
 	}
 	f := PlainForm(4, 0)
 	f.Pages = 2
-	pair := Summarise(keys[:2*page*d], Shape{d, 2 * page, 15, 16})
+	pair := Summarise(keys[:2*page*d], Shape{HeadDim: d, PageSize: 2 * page, Rank: 15, BasisBits: 16})
 	f.Rank = 15
 	s := NewStored([]Summary{pair}, f, nil, keys[2*page*d:])
 	q, scores := keys[:d], make([]float64, 3)

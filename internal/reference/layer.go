@@ -52,7 +52,7 @@ func (c *Cache) Build(shape Shape) Summaries {
 	records := make([][]byte, len(jobs))
 	parallel(len(jobs), func(i int) {
 		j := jobs[i]
-		records[i] = Summarise(c.Keys(j.request, j.page, j.Head, c.PageSize), shape).Quantise().Pack()
+		records[i] = c.record(c.Keys(j.request, j.page, j.Head, c.PageSize), shape)
 	})
 	for i, j := range jobs {
 		s.Records[j.RecordKey] = records[i]
@@ -116,6 +116,9 @@ func (c *Cache) pageScorer(s Summaries, request, page, head int, l Logits) func(
 	record, ok := s.Records[RecordKey{id, head}]
 	if !ok {
 		panic("BUG: reference: a complete page has no record")
+	}
+	if s.Scorer != "" {
+		return c.plainScorer(s.Shape, record, c.Keys(request, page, head, c.PageSize), l)
 	}
 	codes, err := Unpack(s.Shape, record)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestRealKeys(t *testing.T) {
 	floor := mass(Lists{{recent, recent, recent}})
 	last := floor
 	for _, rank := range []int{1, 4, 8} {
-		s := c.Build(Shape{dim, 16, rank, 4})
+		s := c.Build(Shape{HeadDim: dim, PageSize: 16, Rank: rank, BasisBits: 4})
 		got := mass(c.Score(s, queries, l).Select(ShareAverage, group, budget))
 		t.Logf("rank %d keeps %.4f of the mass; exact %.4f, sink and recent %.4f", rank, got, exact, floor)
 		if got <= last || got > exact+1e-12 {

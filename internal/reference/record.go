@@ -9,6 +9,9 @@ import (
 
 // Layout is where the sections of a packed summary of this shape lie.
 func (s Shape) Layout() specs.Record {
+	if s.Scorer != "" {
+		return specs.NewScorerRecord(s.Scorer, s.HeadDim, s.PageSize)
+	}
 	return specs.NewRecord(s.HeadDim, s.PageSize, s.Rank, s.BasisBits)
 }
 

@@ -47,7 +47,7 @@ func TestPageLSEByHand(t *testing.T) {
 func TestFullRankIsExact(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for range 50 {
-		shape := Shape{64, 16, 15, 16}
+		shape := Shape{HeadDim: 64, PageSize: 16, Rank: 15, BasisBits: 16}
 		keys := normal(r, 16*64)
 		q := normal(r, 64)
 		l := Logits{Scale: 0.125}
@@ -71,8 +71,8 @@ func TestScoreErrorBound(t *testing.T) {
 	for range 50 {
 		keys, q := normal(r, 16*64), normal(r, 64)
 		l := Logits{Scale: 0.125}
-		wide := Summarise(keys, Shape{64, 16, 5, 16})
-		s := Summarise(keys, Shape{64, 16, 4, 16})
+		wide := Summarise(keys, Shape{HeadDim: 64, PageSize: 16, Rank: 5, BasisBits: 16})
+		s := Summarise(keys, Shape{HeadDim: 64, PageSize: 16, Rank: 4, BasisBits: 16})
 		got, _ := Dequantised{Shape: s.Shape, Mu: s.Mu, V: s.V, C: s.C}.Score(q, l)
 		perp := dot(q, q)
 		for c := range 4 {

@@ -12,7 +12,7 @@ import (
 func summariesOf(keys []float64, dim, page, rank int) []Summary {
 	var out []Summary
 	for at := 0; at+page*dim <= len(keys); at += page * dim {
-		out = append(out, Summarise(keys[at:at+page*dim], Shape{dim, page, rank, 16}))
+		out = append(out, Summarise(keys[at:at+page*dim], Shape{HeadDim: dim, PageSize: page, Rank: rank, BasisBits: 16}))
 	}
 	return out
 }
@@ -75,9 +75,9 @@ func TestTruncate(t *testing.T) {
 	for i := range keys {
 		keys[i] = r.NormFloat64()
 	}
-	full := Summarise(keys, Shape{64, 16, 8, 16})
+	full := Summarise(keys, Shape{HeadDim: 64, PageSize: 16, Rank: 8, BasisBits: 16})
 	for _, rank := range []int{1, 3, 8} {
-		if diff := cmp.Diff(Summarise(keys, Shape{64, 16, rank, 4}).Quantise(), full.Truncate(rank, 4).Quantise()); diff != "" {
+		if diff := cmp.Diff(Summarise(keys, Shape{HeadDim: 64, PageSize: 16, Rank: rank, BasisBits: 4}).Quantise(), full.Truncate(rank, 4).Quantise()); diff != "" {
 			t.Errorf("rank %d, fitted -, cut +:\n%s", rank, diff)
 		}
 	}

@@ -5,6 +5,7 @@ import "math"
 // Shape is the shape of one page summary.
 type Shape struct {
 	HeadDim, PageSize, Rank, BasisBits int
+	Scorer                             string // other than page_local, of which the rest of this package's summaries are
 }
 
 // Summary is the unquantised summary of one page: k_t ~ Mu + sum over c of C[t][c] V[c].

@@ -37,7 +37,7 @@ func TestSummariseByHand(t *testing.T) {
 
 func TestSummaryProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for _, shape := range []Shape{{64, 16, 4, 16}, {128, 32, 16, 16}, {64, 128, 8, 16}, {80, 4, 3, 16}} {
+	for _, shape := range []Shape{{64, 16, 4, 16, ""}, {128, 32, 16, 16, ""}, {64, 128, 8, 16, ""}, {80, 4, 3, 16, ""}} {
 		keys := normal(r, shape.PageSize*shape.HeadDim)
 		s := Summarise(keys, shape)
 		for a := range shape.Rank {
@@ -95,7 +95,7 @@ func TestDeficientPages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for _, bits := range []int{2, 4, 8, 16} {
-			shape := Shape{64, 16, 4, bits}
+			shape := Shape{HeadDim: 64, PageSize: 16, Rank: 4, BasisBits: bits}
 			s := Summarise(tt.keys, shape)
 			d := s.Quantise().Dequantise()
 			for r := range 4 {
@@ -144,7 +144,7 @@ func TestQuantisation(t *testing.T) {
 func TestNonFiniteKeyMakesScoresNaN(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		for _, bits := range []int{2, 4, 8, 16} {
-			shape := Shape{64, 16, 4, bits}
+			shape := Shape{HeadDim: 64, PageSize: 16, Rank: 4, BasisBits: bits}
 			keys := make([]float64, 16*64)
 			keys[77] = bad
 			codes := Summarise(keys, shape).Quantise()
@@ -164,7 +164,7 @@ func TestPackRoundTrip(t *testing.T) {
 	for _, dim := range []int{64, 80, 96, 112, 128, 192, 256} {
 		for _, page := range []int{4, 8, 16, 32, 64, 128} {
 			for _, bits := range []int{2, 4, 8, 16} {
-				shape := Shape{dim, page, min(3, page-1), bits}
+				shape := Shape{HeadDim: dim, PageSize: page, Rank: min(3, page-1), BasisBits: bits}
 				codes := Summarise(normal(r, page*dim), shape).Quantise()
 				packed := codes.Pack()
 				back, err := Unpack(shape, packed)
@@ -184,7 +184,7 @@ func TestPackRoundTrip(t *testing.T) {
 
 func TestRecordByHand(t *testing.T) {
 	// Row 0 of a 4-bit basis begins at byte 0; dims 0 and 1 share a byte, the lower nibble first, biased by 8.
-	shape := Shape{64, 16, 2, 4}
+	shape := Shape{HeadDim: 64, PageSize: 16, Rank: 2, BasisBits: 4}
 	codes := Summarise(make([]float64, 16*64), shape).Quantise()
 	codes.V[0], codes.V[1], codes.V[16] = -7, 7, 3 // dim 16 opens the second quarter
 	codes.Mu[5], codes.C[2*2+1] = -3, 9
@@ -205,7 +205,7 @@ func TestRecordByHand(t *testing.T) {
 
 func TestRememberedVectorsAreTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(25, 26))
-	shape := Shape{64, 32, 4, 16}
+	shape := Shape{HeadDim: 64, PageSize: 32, Rank: 4, BasisBits: 16}
 	keys := normal(r, 32*64)
 	first := Summarise(keys, shape)
 	first.V[0], first.Sigma[0] = 99, 99 // what a caller does to his copy must not reach the memo

@@ -100,9 +100,9 @@ func TestWeightsEdges(t *testing.T) {
 	one := SecondMoment(normal(d), d) // rank 1
 	big := SecondMoment(times(normal(d), diagonal(d, 1e4), d), d)
 	keys := normal(page * d)
-	plain := Summarise(keys, Shape{d, page, 4, 4})
+	plain := Summarise(keys, Shape{HeadDim: d, PageSize: page, Rank: 4, BasisBits: 4})
 	for name, s := range map[string][]float64{"zero": make([]float64, d*d), "NaN": nan, "infinite": huge, "no queries": SecondMoment(nil, d)} {
-		got := SummariseWeighted(keys, Shape{d, page, 4, 4}, NewWeights(s, d))
+		got := SummariseWeighted(keys, Shape{HeadDim: d, PageSize: page, Rank: 4, BasisBits: 4}, NewWeights(s, d))
 		for i := range got.V {
 			if math.Abs(got.V[i]-plain.V[i]) > 1e-12 {
 				t.Fatalf("S %s: the basis is not the plain SVD's", name)
@@ -124,7 +124,7 @@ func TestWeightsEdges(t *testing.T) {
 	for weights, s := range map[string][]float64{"zero": make([]float64, d*d), "rank 1": one, "huge": big} {
 		w := NewWeights(s, d)
 		for name, page1 := range map[string][]float64{"constant": constant, "zero": make([]float64, page*d), "repeated": repeated, "outlier": outlier} {
-			sum := SummariseWeighted(page1, Shape{d, page, 4, 4}, w)
+			sum := SummariseWeighted(page1, Shape{HeadDim: d, PageSize: page, Rank: 4, BasisBits: 4}, w)
 			for _, f := range []Form{PlainForm(4, 4), {Rank: 4, BasisBits: 4, CoefficientBits: 4, CentroidBits: 4, Grouped: true, Weighted: true, Pages: 1}} {
 				stored := sum.Stored(f, row)
 				q := append([]float64{}, outlier[3*d:4*d]...) // |q.k| up to 1e10

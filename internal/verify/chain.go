@@ -242,8 +242,10 @@ func (r *chainRun) readSummaries() (reference.Summaries, error) {
 				if err != nil {
 					return s, err
 				}
-				if _, err := reference.Unpack(r.Shape, record); err != nil && r.Shape.Scorer == "" {
-					return s, fmt.Errorf("request %d, page %d, head %d: %w", b, page, head, err)
+				if r.Shape.Scorer == "" {
+					if _, err := reference.Unpack(r.Shape, record); err != nil {
+						return s, fmt.Errorf("request %d, page %d, head %d: %w", b, page, head, err)
+					}
 				}
 				s.Records[key] = record
 			}

@@ -107,7 +107,9 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 		for page := 1; page < p.Pages(0); page += 5 {
 			for head := range p.Cache.KVHeads {
 				record := r.summaries.Records[reference.RecordKey{Block: p.Cache.Block(0, page), Head: head}]
-				binary.LittleEndian.PutUint16(record[p.Shape.Layout().MuScale:], nanBits)
+				if p.Shape.Scorer != specs.ExactLSE { // which has no records
+					binary.LittleEndian.PutUint16(record[p.Shape.Layout().MuScale:], nanBits)
+				}
 			}
 		}
 	}

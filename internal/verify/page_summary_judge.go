@@ -73,6 +73,10 @@ func (j *summaryJudge) records(c *reference.Cache, got map[reference.RecordKey][
 	slices.SortFunc(keys, func(a, b reference.RecordKey) int {
 		return cmp.Or(cmp.Compare(a.Block, b.Block), cmp.Compare(a.Head, b.Head))
 	})
+	if j.p.Shape.Scorer != "" {
+		j.plainRecords(c, keys, got, launch)
+		return
+	}
 	page := j.p.Shape.PageSize
 	every := max(1, len(keys)/max(6, svdWork/(page*page*page)))
 	for i, key := range keys {

@@ -46,7 +46,7 @@ func NewProblem(s *specs.Spec, c Case, seed uint64) (*Problem, error) {
 	}
 	p := &Problem{Case: c, Spec: s, Rule: rule, Group: s.Attention.Group(), Slots: s.Slots(),
 		Logits: reference.Logits{Scale: s.Attention.SoftmaxScale, Softcap: s.Attention.LogitSoftcap},
-		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits},
+		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
 	p.Cache = &reference.Cache{DType: dtype, HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, KVHeads: c.KVHeads}
 	r := rand.New(rand.NewPCG(seed, 0x6b766c6f6f6d)) // "kvloom"

@@ -55,6 +55,9 @@ func Axes() []*specs.Spec {
 	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
 		add("combine", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.Locks.Combine = rule })
 	}
+	for _, scorer := range []string{specs.Quest, specs.MeanKey, specs.ExactLSE} {
+		add("scorer", strings.ReplaceAll(scorer, "_", "-"), func(s *specs.Spec) { s.Locks.Scorer = scorer })
+	}
 	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
 	for _, rule := range []string{"snapkv", "value_norm", "keydiff", "streaming"} {
 		add("drop-rule", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.DropKV.Rule = rule })
