@@ -92,6 +92,7 @@ func (a Axis) panel(l lookup) (p *plot.Plot, any bool, err error) {
 		p.Add(line)
 		p.Legend.Add(family, dots, line)
 	}
+	p.X.Min, p.X.Max = float64(a.Values[0]), float64(a.Values[len(a.Values)-1]) // also where one point of the axis was measured
 	p.Y.Min, p.Y.Max = p.Y.Min/1.3, p.Y.Max*4 // the legend is above the lines
 	return p, any, nil
 }
@@ -121,6 +122,9 @@ type doublings struct{ tokens bool }
 // Ticks are the powers of two inside the axis.
 func (d doublings) Ticks(low, high float64) []plot.Tick {
 	var out []plot.Tick
+	if low <= 0 {
+		return nil // no power of two is the first
+	}
 	for x := math.Exp2(math.Ceil(math.Log2(low) - 1e-9)); x <= high*(1+1e-9); x *= 2 {
 		label := fmt.Sprint(x)
 		if d.tokens {

@@ -112,6 +112,15 @@ func TestGrowthPicture(t *testing.T) {
 			t.Fatalf("svg: %v", err)
 		}
 	}
+	one := []Result{}
+	for _, r := range results { // one point of an axis has neither a fit nor a range
+		if r.Family == score && r.Shape.Tokens == growthContext && r.Shape.Batch == 1 {
+			one = append(one, r)
+		}
+	}
+	if err := GrowthPicture(&b, one, "png"); err != nil {
+		t.Errorf("one point: %v", err)
+	}
 	if err := GrowthPicture(&b, nil, "png"); err == nil {
 		t.Error("a picture of nothing is no error")
 	}
