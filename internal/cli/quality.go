@@ -30,6 +30,7 @@ type QualityCmd struct {
 	Other       []string  `help:"Dumps of the same layer of another text, one or one a file, for hybrid_global and shared_global." placeholder:"FILE"`
 	Context     int       `help:"Tokens over which the keys that a rerank reads are spread; 0: the file's." default:"0"`
 	Queries     int       `help:"Last queries of each head; 0 for all in the file." default:"0"`
+	Device      string    `help:"reference, or sim, cuda, cuda:N: score and select by the project's kernels there." default:"reference"`
 	Sink        int       `help:"First pages always kept, inside the budget." default:"1"`
 	Recent      int       `help:"Last pages always kept, inside the budget." default:"1"`
 	EachFile    bool      `help:"Tables of every file before those of the mean."`
@@ -37,8 +38,8 @@ type QualityCmd struct {
 	Plot        string    `help:"Write recall.png, recall.svg, pareto.png and pareto.svg into this folder." placeholder:"DIR"`
 }
 
-// qualityBackend says where everything was computed.
-const qualityBackend = "float64 reference"
+// reference is the device that is none.
+const floatReference = "float64 reference"
 
 // qualityReport is what --json prints.
 type qualityReport struct {
@@ -53,7 +54,16 @@ func (c *QualityCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(ctx.Stderr, "measuring %d file(s) with the %s, on the CPU\n", len(c.Files), qualityBackend)
+	backend := floatReference
+	if c.Device != "reference" {
+		k, err := openKernels(ctx, c.Device)
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		o.Kernels, backend = k, "kernels on "+k.name
+	}
+	fmt.Fprintf(ctx.Stderr, "measuring %d file(s) with the %s\n", len(c.Files), backend)
 	start := time.Now()
 	o.Progress = func(done, total int) {
 		spent := time.Since(start)
@@ -64,7 +74,7 @@ func (c *QualityCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
-	out := qualityReport{Backend: qualityBackend, Mean: quality.Mean(reports), Reports: reports}
+	out := qualityReport{Backend: backend, Mean: quality.Mean(reports), Reports: reports}
 	if c.Plot != "" {
 		if err := c.pictures(ctx, out.Mean); err != nil {
 			return err

@@ -3,10 +3,13 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 )
 
 // TestQuality runs the verb on the sample: the table fits a terminal and says what computed it, the JSON holds every row, pictures
@@ -56,6 +59,47 @@ func TestQuality(t *testing.T) {
 	} {
 		if _, talk, code := run(tt.flag, tt.value); code != 1 || !strings.Contains(talk, tt.want) {
 			t.Errorf("%s %s: exit code %d, %s", tt.flag, tt.value, code, talk)
+		}
+	}
+}
+
+// TestQualityOnSimulator: the kernels' selections have the mass and the recall of the float64 reference to three decimals; what has no
+// kernel is refused by name.
+func TestQualityOnSimulator(t *testing.T) {
+	nvrtctest.Compiler(t) // skips where there is none
+	report := func(device string) qualityReport {
+		var stdout, stderr bytes.Buffer
+		code := Run([]string{"quality", auditSample, "--json", "--queries", "2", "--budget", "256", "--rank", "4", "--scorer", "exact_lse,page_local,quest,mean_key",
+			"--device", device}, &stdout, &stderr)
+		var out qualityReport
+		if err := json.Unmarshal(stdout.Bytes(), &out); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v: %s", code, err, stderr.String())
+		}
+		return out
+	}
+	want, got := report("reference"), report("sim")
+	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 4 {
+		t.Fatalf("%q, %d rows; the reference has %d", got.Backend, len(got.Mean), len(want.Mean))
+	}
+	for i, r := range got.Mean {
+		w := want.Mean[i]
+		if math.Abs(r.Mass-w.Mass) > 5e-4 || math.Abs(r.Recall-w.Recall) > 5e-4 || r.Name() != w.Name() {
+			t.Errorf("%s: mass %.5f, recall %.5f; %s by the reference %.5f, %.5f", r.Name(), r.Mass, r.Recall, w.Name(), w.Mass, w.Recall)
+		}
+		if r.RMS != nil && (*r.RMS == *w.RMS || math.Abs(*r.RMS-*w.RMS) > 1e-2) {
+			t.Errorf("%s: RMS error %.6f, by the reference %.6f; kernels score in f32", r.Name(), *r.RMS, *w.RMS)
+		}
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--scorer", "hybrid"}, "hybrid has no kernel"}, {[]string{"--scorer", "page_local", "--rerank", "2"}, "rerank 2 is measured by the reference"},
+		{[]string{"--scorer", "page_local", "--form", "r1c4"}, "forms and scans"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := Run(append([]string{"quality", auditSample, "--device", "sim"}, tt.args...), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), tt.want) {
+			t.Errorf("%v: exit code %d, %s", tt.args, code, stderr.String())
 		}
 	}
 }

@@ -37,6 +37,9 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 		at := 0
 		for n, f := range scorers {
 			estimate, square := t.estimate(f, q, reference.Logits{Scale: l.scale})
+			if l.device != nil {
+				estimate, square = l.device.estimateOf(t, page, n, i, head)
+			}
 			coarse := t.coarse(f, q, reference.Logits{Scale: l.scale})
 			for _, rule := range f.rules(o.Combine) {
 				key := stateKey{n, rule}
@@ -51,6 +54,9 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 							tallies = append(tallies, newTally(f, rule, budget, factor))
 						}
 						lists := t.choose(proposals, f.ruleOf(rule), factor)
+						if l.device != nil {
+							lists = l.device.listsOf(deviceKey{page, n, rule, budget}, i, head, l.kvHeads)
+						}
 						tallies[at].measure(t, lists, t.exactLists(known, rule), square)
 						tallies[at].cost(proposals, t, factor, o.Context, l.dim)
 						at++

@@ -20,6 +20,8 @@ type layer struct {
 	tokens, last, dim     int
 	scale                 float64
 	theta                 float64 // of the rotary embedding; 0: unknown
+	dtype                 reference.DType
+	device                *onDevice // what kernels computed; nil: the reference computes
 }
 
 // scored is how many of the file's queries are measured when so many are asked for; 0: all.
@@ -29,6 +31,9 @@ func (l *layer) scored(asked int) int {
 	}
 	return min(asked, l.last)
 }
+
+// keysType is where open leaves the type of the keys among the metadata.
+const keysType = "type of k"
 
 // source reads one named tensor of a file or folder.
 type source func(name string) ([]float64, [3]int, error)
@@ -51,6 +56,12 @@ func open(path string) (source, map[string]string, error) {
 	f, err := tensorfile.Read(path)
 	if err != nil {
 		return nil, nil, err
+	}
+	if t, err := f.Tensor("k"); err == nil {
+		if f.Metadata == nil {
+			f.Metadata = map[string]string{}
+		}
+		f.Metadata[keysType] = t.DType
 	}
 	return func(name string) ([]float64, [3]int, error) { return decode(f, name) }, f.Metadata, nil
 }
@@ -75,6 +86,10 @@ func load(path string) (*layer, error) {
 	l.queries, q = tensor("q_last")
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
+	}
+	l.dtype = reference.BF16
+	if metadata[keysType] == "F16" {
+		l.dtype = reference.FP16
 	}
 	l.kvHeads, l.tokens, l.dim, l.qHeads, l.last = k[0], k[1], k[2], q[0], q[1]
 	switch {

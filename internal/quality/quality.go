@@ -1,6 +1,6 @@
 // Package quality measures on given keys, values and queries which pages a page score selects and what that costs: retained
 // attention mass, recall of the pages that the exact score selects, error of the attention output, error of the score.
-// Everything is computed by the float64 reference; no kernel runs here.
+// The float64 reference scores and selects, or the project's kernels do (Options.Kernels); what is right is always measured in float64.
 package quality
 
 import (
@@ -58,6 +58,8 @@ type Options struct {
 	Calibrations []string
 	// Others, one for all files or one a file, are files of the same layer of another text, for the global methods.
 	Others []string
+	// Kernels compute and choose in place of the reference where there are any; nil: the reference.
+	Kernels Kernels
 	// Context is the tokens over which the keys that a rerank reads are spread; 0: those of the file.
 	Context int
 	Sink    int // first pages that are always kept, inside the budget
@@ -161,6 +163,11 @@ func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 		layers = append(layers, l)
 		total += l.kvHeads * len(o.PageSizes)
 	}
+	if o.Kernels != nil {
+		if err := o.withoutKernels(); err != nil {
+			return nil, err
+		}
+	}
 	aids, err := o.aids(paths, layers)
 	if err != nil {
 		return nil, err
@@ -169,6 +176,11 @@ func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 	var reports []Report
 	for i, l := range layers {
 		r := Report{File: filepath.Base(paths[i]), Tokens: l.tokens, HeadDim: l.dim, QueryHeads: l.qHeads, KVHeads: l.kvHeads, Queries: l.scored(o.Queries)}
+		if o.Kernels != nil {
+			if l.device, err = l.launch(o); err != nil {
+				return nil, fmt.Errorf("%s: %w", paths[i], err)
+			}
+		}
 		r.Rows, err = l.measure(ctx, o, aids[i], func() {
 			if done++; o.Progress != nil {
 				o.Progress(done, total)

@@ -1,0 +1,159 @@
+package quality
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// Kernels are the project's own kernels on some device.
+type Kernels interface {
+	// SelectPages builds, scores and selects by a spec's kernels; see verify.Env.SelectPages.
+	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (reference.Scores, []reference.Lists, error)
+}
+
+// deviceKey names what one launch of page_select made lists for: a score, by its place among a page size's, a rule and a budget.
+type deviceKey struct {
+	page, score int
+	rule        reference.Combine
+	budget      int
+}
+
+// onDevice is what kernels computed of one layer.
+type onDevice struct {
+	scores map[[2]int][][][]float64 // by page size and score: [query][query head][page]
+	lists  map[deviceKey]reference.Lists
+}
+
+// withoutKernels says which of the options no kernel serves.
+func (o Options) withoutKernels() error {
+	for _, m := range o.Methods {
+		switch m {
+		case ExactLSE, PageLocal, Quest, MeanKey:
+		default:
+			return fmt.Errorf("scorer %s has no kernel; with a device ask for exact_lse, page_local, quest, mean_key", m)
+		}
+	}
+	for _, b := range o.Bits {
+		if b == 0 {
+			return fmt.Errorf("kernels read stored summaries; leave out unquantised ones")
+		}
+	}
+	if len(o.Forms) > 0 || len(o.Scans) > 1 || len(o.Scans) == 1 && o.Scans[0] != FullScan {
+		return fmt.Errorf("forms and scans of summaries are measured by the reference alone; leave out the device")
+	}
+	for _, f := range o.factors(PageLocal) {
+		if f > 1 {
+			return fmt.Errorf("rerank %g is measured by the reference alone; leave out the device", f)
+		}
+	}
+	return nil
+}
+
+// launch runs every score, rule and budget of a layer on the device.
+func (l *layer) launch(o Options) (*onDevice, error) {
+	out := &onDevice{scores: map[[2]int][][][]float64{}, lists: map[deviceKey]reference.Lists{}}
+	for _, page := range o.PageSizes {
+		cache, queries, err := l.paged(o, page)
+		if err != nil {
+			return nil, err
+		}
+		for n, f := range l.fit(o, aid{}, 0, page) { // of head 0: every head has the same settings
+			s := l.spec(o, f, page)
+			var choices []*specs.Spec
+			var keys []deviceKey
+			for _, rule := range f.rules(o.Combine) {
+				for _, budget := range o.Budgets {
+					choice := *s
+					choice.Locks.Combine, choice.Locks.BudgetTokens = string(rule), budget
+					choices = append(choices, &choice)
+					keys = append(keys, deviceKey{page, n, rule, budget})
+				}
+			}
+			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.Name(), err)
+			}
+			out.scores[[2]int{page, n}] = scores.Score
+			for i, key := range keys {
+				out.lists[key] = lists[i]
+			}
+		}
+	}
+	return out, nil
+}
+
+// spec is what the kernels of one score are built for.
+func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
+	s := &specs.Spec{Name: "quality"}
+	s.Attention = specs.Attention{QueryHeads: l.qHeads, KVHeads: l.kvHeads, HeadDim: l.dim, SoftmaxScale: l.scale}
+	s.Cache = specs.Cache{DType: string(l.dtype), PageSize: page, Layout: "strides"}
+	s.Locks = specs.Locks{Rank: 1, BasisBits: 4, CoefficientBits: 8, CentroidBits: 8, ScaleGroup: "column", Basis: "svd", Scorer: string(f.Scorer),
+		Scan: "full", Rerank: 1, SummaryTokens: page, Combine: string(o.Combine[0]), BudgetTokens: o.Budgets[0],
+		AlwaysKeep: specs.Keep{SinkPages: o.Sink, RecentPages: o.Recent}}
+	if f.Scorer == PageLocal {
+		s.Locks.Rank, s.Locks.BasisBits = f.Rank, f.Bits
+	}
+	s.DropKV = specs.DropKV{Rule: "streaming", Window: 1}
+	s.Targets = []string{"sm_90a"}
+	return s
+}
+
+// paged is the layer as a paged cache, one request a measured position, all on the same blocks, and the queries.
+func (l *layer) paged(o Options, page int) (*reference.Cache, reference.Queries, error) {
+	queries, blocks := l.scored(o.Queries), slots(l.tokens, page)
+	c := &reference.Cache{DType: l.dtype, HeadDim: l.dim, PageSize: page, KVHeads: l.kvHeads, MaxPages: blocks, TableStride: blocks}
+	c.KStrides = reference.Strides{Block: int64(page * l.kvHeads * l.dim), Token: int64(l.kvHeads * l.dim), Head: int64(l.dim)}
+	c.VStrides = c.KStrides
+	for j := range int32(blocks) {
+		c.AddBlock(j)
+	}
+	for head := range l.kvHeads {
+		for t := range l.tokens {
+			at := (head*l.tokens + t) * l.dim
+			k, v := c.BlockKeys(int32(t/page), head)[t%page*l.dim:], c.BlockValues(int32(t/page), head)[t%page*l.dim:]
+			for i := range l.dim {
+				k[i], v[i] = l.dtype.Bits(l.keys[at+i]), l.dtype.Bits(l.values[at+i])
+				if l.dtype.Value(k[i]) != l.keys[at+i] {
+					return nil, reference.Queries{}, fmt.Errorf("keys are no %s numbers; kernels take BF16 or F16 dumps", l.dtype)
+				}
+			}
+		}
+	}
+	q := reference.Queries{DType: l.dtype, Heads: l.qHeads, HeadDim: l.dim}
+	for i := range queries {
+		at := l.last - queries + i
+		c.SeqLens = append(c.SeqLens, int32(l.tokens-l.last+at+1))
+		for j := range int32(blocks) {
+			c.Table = append(c.Table, j)
+		}
+		for h := range l.qHeads {
+			for d := range l.dim {
+				q.Bits = append(q.Bits, l.dtype.Bits(l.queries[(h*l.last+at)*l.dim+d]))
+			}
+		}
+	}
+	return c, q, nil
+}
+
+// estimateOf are the device's scores of query i for the group of a KV head, and the sum of squared errors over complete pages.
+func (d *onDevice) estimateOf(t truth, page, score, i, head int) (scores, float64) {
+	group := len(t.exact)
+	out, square := make(scores, group), 0.0
+	for g := range group {
+		out[g] = d.scores[[2]int{page, score}][i][head*group+g]
+		for j := range t.full {
+			square += math.Pow(out[g][j]-t.exact[g][j], 2)
+		}
+	}
+	return out, square
+}
+
+// listsOf are the lists that the device chose for query i and a KV head: one, or one a query head.
+func (d *onDevice) listsOf(key deviceKey, i, head, kvHeads int) [][]int32 {
+	all := d.lists[key][i]
+	each := len(all) / kvHeads
+	return all[head*each : (head+1)*each]
+}
