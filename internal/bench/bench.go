@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type Job struct {
 	// Contiguous: the DropKV works read a cache without a block table.
 	Contiguous bool
 	Build      measure.Build // what page_summary finds to do; empty: a prompt
+	// Brisk lines have fewer samples: points of a table, where a wider interval does no harm.
+	Brisk bool
 }
 
 // chains are works of one layer that are timed together.
@@ -57,6 +60,7 @@ type Bench struct {
 // Run measures every job, and the peers beside it. A job that fails costs that job: the others are measured all the same, and the error
 // names each. Notes name the peers that were left out and why.
 func (b *Bench) Run(ctx context.Context, jobs []Job) (results []Result, notes []string, err error) {
+	jobs = withWorkloads(jobs)
 	b.prefetch(ctx, jobs)
 	if b.Limits == nil {
 		measured, err := b.measureLimits(ctx)
@@ -104,7 +108,7 @@ func (b *Bench) job(ctx context.Context, j Job, keep func(Result) error) (err er
 	defer func() { err = errors.Join(err, rig.Close()) }()
 	p := plan.New(j.Spec, plan.Targets["sm_90a"])
 	ready := map[measure.Work]prepared{}
-	for _, family := range j.Families {
+	for _, family := range lastly(j.Families, summary) {
 		r, failure := b.family(ctx, rig, j, p, family, ready)
 		if failure != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", family, failure))
@@ -115,6 +119,29 @@ func (b *Bench) job(ctx context.Context, j Job, keep func(Result) error) (err er
 		}
 	}
 	return err
+}
+
+// withWorkloads adds each job's workload to its spec, as its owner would: defaults follow the longest context that a spec names.
+func withWorkloads(jobs []Job) []Job {
+	list := slices.Clone(jobs)
+	for i := range list {
+		s := *list[i].Spec
+		if !slices.Contains(s.Workloads, list[i].Workload) {
+			s.Workloads = append(slices.Clone(s.Workloads), list[i].Workload)
+			list[i].Spec = &s
+		}
+	}
+	return list
+}
+
+// lastly puts one family behind the others. A build writes summaries of random keys, whose pages score nearly alike, and the time of selection
+// depends on scores: what is measured with the rig's own summaries must not depend on what was measured before.
+func lastly(families []string, last string) []string {
+	list := slices.DeleteFunc(slices.Clone(families), func(f string) bool { return f == last })
+	if len(list) < len(families) {
+		list = append(list, last)
+	}
+	return list
 }
 
 // family times one family of a job. ready holds the works that are prepared already.
@@ -137,7 +164,7 @@ func (b *Bench) family(ctx context.Context, rig *measure.Rig, j Job, p *plan.Pla
 	if len(parts) > 1 {
 		step, name = measure.Chain(parts...), strings.Join(words, ", ")
 	}
-	samples, _, err := rig.Time(step, b.timing())
+	samples, _, err := rig.Time(step, j.timing())
 	if err != nil {
 		return Result{}, err
 	}
@@ -148,9 +175,12 @@ func (b *Bench) family(ctx context.Context, rig *measure.Rig, j Job, p *plan.Pla
 }
 
 // timing is how long a line is measured.
-func (b *Bench) timing() measure.Timing {
+func (j Job) timing() measure.Timing {
 	t := measure.Usual
 	t.Least, t.Most, t.Width = 30, 100, 0.003
+	if j.Brisk {
+		t.Least, t.Most, t.Width, t.Limit, t.GraphUS = 12, 40, 0.005, t.Limit/4, 1000
+	}
 	return t
 }
 

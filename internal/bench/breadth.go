@@ -77,7 +77,7 @@ func breadthJobs() (jobs []Job, err error) {
 			continue
 		}
 		seen[s.Name] = true
-		jobs = append(jobs, Job{Spec: s, Workload: s.Workloads[0], Families: decoding})
+		jobs = append(jobs, Job{Spec: s, Workload: s.Workloads[0], Families: decoding, Brisk: true})
 	}
 	return jobs, nil
 }

@@ -76,11 +76,10 @@ func BreadthTable(results []Result) (string, error) {
 	}
 	var b strings.Builder
 	m := middle
-	fmt.Fprintf(&b, `%s, microseconds with a cold L2, and the percent of the tightest limit: memory (m), exponentials (e), tensor cores (t).
-The middle is %d KV heads, group %d, head dim %d, page %d, rank %d, %d-bit basis, %s, %s tokens, budget 2048; one axis is varied at a time.
-
-%s
-`, l.card, m.kvHeads, m.group, m.dim, m.page, m.rank, m.bits, m.dtype, tokens(m.context), markdown(append([]string{"cell"}, decoding...), rows))
+	b.WriteString(wrapped(fmt.Sprintf("%s, microseconds with a cold L2, and the percent of the tightest limit: memory (m), exponentials (e), tensor cores (t). "+
+		"The middle is %d KV heads, group %d, head dim %d, page %d, rank %d, %d-bit basis, %s, %s tokens, budget 2048; one axis is varied at a time.",
+		l.card, m.kvHeads, m.group, m.dim, m.page, m.rank, m.bits, m.dtype, tokens(m.context)), ""))
+	fmt.Fprintf(&b, "\n%s\n", markdown(append([]string{"cell"}, decoding...), rows))
 	b.WriteString(weakest(cells))
 	return b.String(), nil
 }
@@ -106,7 +105,7 @@ func weakest(cells []Weakness) string {
 			}
 			words = append(words, fmt.Sprintf("%s %.0f %% of %s", w.Cell, w.Percent, w.Limit))
 		}
-		fmt.Fprintf(&b, "- %s, weakest: %s.\n", family, strings.Join(words, "; "))
+		b.WriteString(wrapped(fmt.Sprintf("- %s, weakest: %s.", family, strings.Join(words, "; ")), "  "))
 	}
 	return b.String()
 }

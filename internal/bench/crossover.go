@@ -10,10 +10,10 @@ import (
 )
 
 // crossoverContexts are the lengths between which selecting pages may begin to pay, tokens.
-var crossoverContexts = []int{2 << 10, 3 << 10, 4 << 10, 6 << 10, 8 << 10, 12 << 10, 16 << 10, 24 << 10, 32 << 10, 48 << 10, 64 << 10}
+var crossoverContexts = []int{3 << 10, 4 << 10, 6 << 10, 8 << 10, 12 << 10, 16 << 10, 24 << 10, 32 << 10}
 
 // crossoverBatches are the requests of a step.
-var crossoverBatches = []int{1, 4, 16}
+var crossoverBatches = []int{1, 8}
 
 // CrossoverJobs measure the chain and dense attention of a spec at lengths where one overtakes the other. Lengths within the budget are left
 // out: there is nothing to select.
@@ -21,11 +21,23 @@ func CrossoverJobs(s *specs.Spec) (jobs []Job) {
 	for _, batch := range crossoverBatches {
 		for _, n := range crossoverContexts {
 			if n > s.Slots()*s.Cache.PageSize {
-				jobs = append(jobs, Job{Spec: s, Workload: specs.Workload{Context: n, Batch: batch}, Families: []string{ChainFamily, dense}})
+				jobs = append(jobs, Job{Spec: s, Workload: specs.Workload{Context: n, Batch: batch}, Families: []string{ChainFamily, dense}, Brisk: true})
 			}
 		}
 	}
-	return jobs
+	return suited(jobs)
+}
+
+// crossoverJobs are those of the models of the growth table.
+func crossoverJobs() (jobs []Job, err error) {
+	for _, model := range growthModels {
+		s, err := specs.Resolve(model)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, CrossoverJobs(s)...)
+	}
+	return jobs, nil
 }
 
 // Crossovers finds where the chain overtakes dense attention for good, for each batch: on a line between the last length at which dense was

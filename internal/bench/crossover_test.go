@@ -42,17 +42,17 @@ func TestCrossovers(t *testing.T) {
 		chain, full func(float64) float64
 		want        specs.Crossover
 	}{
-		{"the lines cross at 10,000 tokens, and pages are whole", flat(10), slope, specs.Crossover{Batch: 1, From: 10000, Least: 3072, Most: 65536}},
-		{"sparse always", flat(1), slope, specs.Crossover{Batch: 1, From: 3072, Least: 3072, Most: 65536}},
-		{"dense always", flat(100), slope, specs.Crossover{Batch: 1, Least: 3072, Most: 65536}},
-		{"the last length that dense wins counts", flat(10), dip, specs.Crossover{Batch: 1, From: 19520, Least: 3072, Most: 65536}},
-		{"a tie at a length is dense's", flat(12.288), slope, specs.Crossover{Batch: 1, From: 12288, Least: 3072, Most: 65536}},
+		{"the lines cross at 10,000 tokens, and pages are whole", flat(10), slope, specs.Crossover{Batch: 1, From: 10000, Least: 3072, Most: 32768}},
+		{"sparse always", flat(1), slope, specs.Crossover{Batch: 1, From: 3072, Least: 3072, Most: 32768}},
+		{"dense always", flat(100), slope, specs.Crossover{Batch: 1, Least: 3072, Most: 32768}},
+		{"the last length that dense wins counts", flat(10), dip, specs.Crossover{Batch: 1, From: 19520, Least: 3072, Most: 32768}},
+		{"a tie at a length is dense's", flat(12.288), slope, specs.Crossover{Batch: 1, From: 12288, Least: 3072, Most: 32768}},
 	} {
 		results := lines(c.chain, c.full)
 		if diff := cmp.Diff([]specs.Crossover{c.want}, Crossovers(s, results)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}
-		if table := CrossoverTable(s, results); !strings.Contains(table, "- batch 1: ") || !strings.Contains(table, "| 64K | ") {
+		if table := CrossoverTable(s, results); !strings.Contains(table, "- batch 1: ") || !strings.Contains(table, "| 32K | ") {
 			t.Errorf("%s:\n%s", c.reason, table)
 		}
 	}

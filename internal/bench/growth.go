@@ -64,7 +64,7 @@ func axis(name, unit, title string, step int, values []int, families []string, j
 	a := Axis{Name: name, Unit: unit, Title: title, Values: values, Families: families, step: step}
 	for _, v := range values {
 		j := job(v)
-		j.Families = families
+		j.Families, j.Brisk = families, true
 		a.jobs = append(a.jobs, j)
 	}
 	return a

@@ -93,7 +93,7 @@ func (a Axis) panel(l lookup) (p *plot.Plot, any bool, err error) {
 		p.Legend.Add(family, dots, line)
 	}
 	p.X.Min, p.X.Max = float64(a.Values[0]), float64(a.Values[len(a.Values)-1]) // also where one point of the axis was measured
-	p.Y.Min, p.Y.Max = p.Y.Min/1.3, p.Y.Max*4 // the legend is above the lines
+	p.Y.Min, p.Y.Max = p.Y.Min/1.3, p.Y.Max*4                                   // the legend is above the lines
 	return p, any, nil
 }
 

@@ -72,3 +72,23 @@ func tokens(n int) string {
 	}
 	return fmt.Sprint(n)
 }
+
+// wrapped breaks a paragraph into lines of at most 120 columns; lines after the first are indented.
+func wrapped(text, indent string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > 120:
+			b.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String() + "\n"
+}

@@ -11,25 +11,42 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// Presets are named lists of jobs, each measured in one process.
+// presets are named lists of jobs, each measured in one process.
 var presets = map[string]func() ([]Job, error){
-	"bars":     barJobs,
-	"growth":   growthJobs,
-	"breadth":  breadthJobs,
-	"headline": headlineJobs,
+	"bars":      barJobs,
+	"breadth":   breadthJobs,
+	"crossover": crossoverJobs,
+	"growth":    growthJobs,
+	"headline":  headlineJobs,
 }
 
 // Presets are their names, sorted.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// Preset returns the jobs of a preset.
-func Preset(name string) ([]Job, error) {
-	make := presets[name]
-	if make == nil {
-		return nil, fmt.Errorf("no preset of shapes called %q; there are %s", name, strings.Join(Presets(), ", "))
+// Preset returns the jobs of presets, named with commas between, in that order; what several have in common is in the list once.
+func Preset(names string) (jobs []Job, err error) {
+	for _, name := range strings.Split(names, ",") {
+		list := presets[name]
+		if list == nil {
+			return nil, fmt.Errorf("no preset of shapes called %q; there are %s", name, strings.Join(Presets(), ", "))
+		}
+		more, err := list()
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, more...)
 	}
-	jobs, err := make()
-	return distinct(jobs), err
+	return distinct(suited(jobs)), nil
+}
+
+// suited makes each job's workload the one that its spec names, as a user of that shape would: a plan's defaults suit the spec's workloads.
+func suited(jobs []Job) []Job {
+	for i := range jobs {
+		s := *jobs[i].Spec
+		s.Workloads = []specs.Workload{jobs[i].Workload}
+		jobs[i].Spec = &s
+	}
+	return jobs
 }
 
 // distinct leaves out lines that an earlier job of the list measures: axes meet in a point, and not every axis concerns every family.

@@ -22,7 +22,7 @@ type BenchCmd struct {
 	Models     []string `arg:"" optional:"" name:"model" help:"Model names or spec files."`
 	Workload   []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
 	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or drop_observe, drop_score, drop_pool, drop_select, drop_compact, drop_observe_score, drop_chain."`
-	Shapes     string   `help:"Measure a list of shapes in one process instead of models, or with --summary print it: bars, breadth, growth, headline." placeholder:"NAME"`
+	Shapes     string   `help:"Measure a list of shapes in one process instead of models, or with --summary print it: bars, breadth, crossover, growth, headline, or several." placeholder:"NAME"`
 	Growth     bool     `help:"The table of microseconds against context, batch and budget, with fitted slopes, in markdown: measured now, or with --summary from the results file."`
 	Breadth    bool     `help:"The table of every group, head dim, page, rank, bit width and cache type as percent of its tightest limit: measured now, or with --summary from the results file."`
 	Crossover  bool     `help:"Measure from which length selecting pages is faster than dense attention, print the table, and with --tables store it for bundles."`
@@ -85,7 +85,7 @@ func (c *BenchCmd) tables() error {
 	switch {
 	case c.Growth && c.Breadth || (c.Growth || c.Breadth) && c.Shapes != "":
 		return errors.New("bench: --growth, --breadth and --shapes are three things; ask for one")
-	case c.Crossover && (c.Growth || c.Breadth || c.Shapes != "" || c.Summary || c.Guard || len(c.Workload) > 0 || len(c.Family) > 0):
+	case c.Crossover && (c.Growth || c.Breadth || c.Shapes != "" || c.Guard || len(c.Workload) > 0 || len(c.Family) > 0):
 		return errors.New("bench --crossover measures the chain and dense attention of models, at lengths of its own; leave other shapes out")
 	case c.Tables != "" && !c.Crossover:
 		return errors.New("bench --tables stores what --crossover measures; add --crossover")
@@ -264,6 +264,14 @@ func (c *BenchCmd) summary(ctx *Context) error {
 	}
 	switch {
 	case c.Growth || c.Breadth:
+	case c.Crossover:
+		if len(c.Models) == 0 {
+			return errors.New("bench --crossover --summary: name the models")
+		}
+		if err := c.print(ctx, results); err != nil || c.Tables == "" {
+			return err
+		}
+		return c.store(ctx, results)
 	case c.Shapes != "":
 		if results, err = bench.Of(c.Shapes, results); err != nil {
 			return fmt.Errorf("bench --summary --shapes: %w", err)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/kvloom/kvloom/autotune"
@@ -35,15 +36,20 @@ func (c *BenchCmd) chooser(ctx context.Context) (choose func(*specs.Spec, *plan.
 			return autotune.TableOf(s, autotune.Choose(trials)), nil
 		}
 	}
-	tables := map[*specs.Spec]specs.Table{} // a database is read once a spec
+	tables := map[string]specs.Table{} // a database is read once for each spec, whatever workloads it names
 	return func(s *specs.Spec, p *plan.Plan, w specs.Workload, work measure.Work) (plan.Candidate, error) {
-		t, ok := tables[s]
+		same := *s
+		same.Workloads = nil
+		key, err := json.Marshal(same)
+		if err != nil {
+			return plan.Candidate{}, fmt.Errorf("BUG: bench: spec %s: %w", s.Name, err)
+		}
+		t, ok := tables[string(key)]
 		if !ok {
-			var err error
 			if t, err = table(s, p); err != nil {
 				return plan.Candidate{}, err
 			}
-			tables[s] = t
+			tables[string(key)] = t
 		}
 		if cand, ok := autotune.FromTable(t, p, string(work), w); ok {
 			return cand, nil
