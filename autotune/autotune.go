@@ -25,6 +25,8 @@ type Options struct {
 	Seed      uint64         `json:"seed"`
 	Works     []measure.Work `json:"works"`   // what to tune; empty: all
 	Workers   int            `json:"workers"` // parallel compilations
+	// Checkers is how many children check kernels side by side while nothing is timed. Below 2 the child that times checks as well.
+	Checkers int `json:"checkers"`
 	// Strategy searches spaces; nil: search.Default. Evaluations and Target end the search of one work and workload in a large space: after so
 	// many trials, or when it is likely that nothing is left that is faster by more than this share. 0: neither.
 	Strategy    search.Strategy `json:"-"`
@@ -129,8 +131,9 @@ func (t *Tuner) Run(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	s := &session{Tuner: t, env: env, run: run, vet: map[string]measure.Response{}, right: map[string]measure.Checked{},
-		compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
+	s := &session{Tuner: t, env: env, run: run, vet: map[string]measure.Response{}, right: map[string]measure.Checked{}, found: map[string]found{},
+		checkers: newCheckers(t.Host, t.Options.Checkers), compiled: newCompiled(t.Compile, max(t.Options.Workers, 1))}
+	defer s.checkers.close()
 	s.out = Outcome{Environment: env, Device: info}
 	if err := s.loadKnown(hard); err != nil {
 		return s.out, err

@@ -23,46 +23,42 @@ const (
 )
 
 // contests settles every point, those of which a decode step has most first: its leaders are measured again, in turn, so that a drift of the
-// GPU is in all of them, and the winner is checked in every case. What an earlier run did of a contest is not done again.
+// GPU is in all of them, and the winner is checked in every case. One that is wrong is condemned, and the point's others contend again. What
+// an earlier run did of a contest is not done again.
 func (s *session) contests(ctx, hard context.Context) error {
 	if s.Options.Rounds == 0 {
 		return nil
 	}
-	lists := slices.Clone(s.schedule.lists)
-	slices.SortStableFunc(lists, func(a, b *list) int { return cmp.Compare(decodeShare(b.work)*b.best, decodeShare(a.work)*a.best) })
-	for _, l := range lists {
-		if len(l.trials) == 0 {
-			continue
+	var open []*list
+	for _, l := range s.schedule.lists {
+		if len(l.trials) > 0 {
+			open = append(open, l)
 		}
-		whole, err := s.settle(ctx, hard, l)
-		if err != nil {
+	}
+	slices.SortStableFunc(open, func(a, b *list) int { return cmp.Compare(decodeShare(b.work)*b.best, decodeShare(a.work)*a.best) })
+	whole := map[*list]bool{}
+	for len(open) > 0 {
+		for _, l := range open {
+			var err error
+			if whole[l], err = s.contest(ctx, hard, l); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				s.out.Why = "stopped"
+				return nil
+			}
+		}
+		var err error
+		if open, err = s.vetWinners(hard, open); err != nil {
 			return err
 		}
-		if whole {
+	}
+	for _, w := range whole {
+		if w {
 			s.out.Contests++
-		}
-		if ctx.Err() != nil {
-			s.out.Why = "stopped"
-			return nil
 		}
 	}
 	return nil
-}
-
-// settle repeats a point's contest until its winner is right in every case: one that is not is condemned, and others lead instead.
-func (s *session) settle(ctx, hard context.Context, l *list) (whole bool, err error) {
-	for {
-		if whole, err = s.contest(ctx, hard, l); err != nil || ctx.Err() != nil {
-			return whole, err
-		}
-		c, ok := choose(l.trials)
-		if !ok {
-			return whole, nil
-		}
-		if ok, err = s.vetted(hard, l, c.Best); ok || err != nil {
-			return whole, err
-		}
-	}
 }
 
 // contest measures a point's leaders in rounds; whole tells that none is missing.
@@ -98,16 +94,9 @@ func at(l *list, t store.Trial) int {
 	return slices.IndexFunc(l.trials, func(o store.Trial) bool { return o.ID() == t.ID() })
 }
 
-// vetted tells whether every case of the check finds a winner right. One that is found wrong is condemned.
+// vetted tells whether every case of the check found a winner right. One that was found wrong is condemned.
 func (s *session) vetted(ctx context.Context, l *list, t store.Trial) (ok bool, err error) {
-	key := kernelOf(t.Candidate)
-	found, known := s.vet[key]
-	if !known {
-		if found, err = s.check(ctx, l, t); err != nil {
-			return false, err
-		}
-		s.vet[key] = found
-	}
+	found := s.vet[kernelOf(t.Candidate)]
 	class := store.Class(found.Class)
 	if class == store.OK || class == store.Hang { // too slow to check whole here is not wrong
 		return true, nil
@@ -120,22 +109,6 @@ func (s *session) vetted(ctx context.Context, l *list, t store.Trial) (ok bool, 
 	s.observe(Event{Kind: "note", Message: fmt.Sprintf("%s was the fastest or near it, and is %s in a case that is not checked before timing: %s",
 		t.Candidate.ID(), class, found.Message)})
 	return false, nil
-}
-
-// check runs every case of the check on a winner.
-func (s *session) check(ctx context.Context, l *list, t store.Trial) (measure.Response, error) {
-	src, err := job{list: l, index: indexOf(l, t)}.source()
-	if err != nil {
-		return measure.Response{}, err
-	}
-	m, err := s.compiled.get(ctx, src)
-	if err != nil {
-		return measure.Response{}, err
-	}
-	start := time.Now()
-	defer func() { s.spent += time.Since(start).Seconds() }()
-	return s.Host.Do(ctx, measure.Request{Spec: *s.Spec, Work: l.work, Workload: l.workload, Candidate: t.Candidate, Image: imageOf(t.Candidate, m),
-		Thorough: true, CheckSeed: uint64(start.UnixNano())})
 }
 
 // window measures one leader once more. One that fails now has an empty window, and is no leader any more.

@@ -127,9 +127,9 @@ func TestLeaders(t *testing.T) {
 // leads, the next one is chosen, and a second run does not choose it either.
 func TestLeadersAreCheckedWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trials.db")
-	for range 2 {
+	for _, checkers := range []int{0, 3} {
 		tuner := testTuner(t, path, "edge")
-		tuner.Options.Rounds = DefaultRounds
+		tuner.Options.Rounds, tuner.Options.Checkers = DefaultRounds, checkers
 		for _, fp := range tuner.Plan.Families {
 			for i, warps := range []int{60, 2, 59, 80} {
 				fp.Candidates[i].Params[0].Value = warps

@@ -117,7 +117,7 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 			return resp, nil
 		}
 	}
-	if req.Thorough {
+	if req.Thorough || req.CheckOnly {
 		resp.Class = string(store.OK)
 		return resp, nil
 	}

@@ -47,18 +47,23 @@ func (h *Host) Info(ctx context.Context) (device.Info, error) {
 // Do measures one request. A child that dies or hangs is replaced and the request tried once more; after the second time the
 // candidate is blamed. The error is not nil only when no child can be had, or the context ended.
 func (h *Host) Do(ctx context.Context, r Request) (Response, error) {
+	var first string
 	for attempt := 1; ; attempt++ {
 		resp, err := h.try(ctx, r)
 		if err != nil {
 			return Response{}, err
 		}
 		if !deadly(resp.Class) {
+			if first != "" {
+				resp.Message = strings.TrimPrefix(resp.Message+"; at the first try: "+first, "; ")
+			}
 			return resp, nil
 		}
 		h.stop()
 		if attempt == 2 {
 			return resp, nil
 		}
+		first = resp.Class + ": " + resp.Message
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,11 @@ func fakeChild() {
 			os.Exit(7)
 		case "hang":
 			time.Sleep(time.Hour)
+		case "once":
+			if err := os.Mkdir(r.Candidate.Entry, 0o700); err == nil {
+				os.Exit(5)
+			}
+			_ = out.Encode(Response{Class: string(store.OK)})
 		case "garbage":
 			fmt.Println("not json")
 		case "fault":
@@ -88,6 +94,15 @@ func TestHostIsolatesCandidates(t *testing.T) {
 		if h.Restarts != tt.restarts {
 			t.Errorf("%d %s: %d restarts, want %d: a candidate is tried once more in a fresh child", i, tt.key, h.Restarts, tt.restarts)
 		}
+	}
+}
+
+// A candidate that is right at the second try is right, and its trial says what happened at the first.
+func TestHostTellsOfTheFirstTry(t *testing.T) {
+	h := testHost(t, 10*time.Second)
+	resp, err := h.Do(t.Context(), Request{Candidate: plan.Candidate{Key: "once", Entry: filepath.Join(t.TempDir(), "tried")}})
+	if err != nil || resp.Class != "ok" || !strings.Contains(resp.Message, "at the first try: crash: it ended without an answer: exit status 5") {
+		t.Errorf("%+v, %v", resp, err)
 	}
 }
 

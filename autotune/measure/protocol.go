@@ -35,7 +35,8 @@ type Request struct {
 	Image     []byte         `json:"image"`      // cubin or PTX
 	BestUS    float64        `json:"best_us"`    // 0: none yet; a candidate over 3 times this is cut
 	CheckSeed uint64         `json:"check_seed"` // fresh inputs for the check
-	SkipCheck bool           `json:"skip_check"` // leaders that were checked already
+	SkipCheck bool           `json:"skip_check"` // code that was checked already
+	CheckOnly bool           `json:"check_only"` // no timing
 	Warm      bool           `json:"warm"`       // one set of buffers, so that the L2 holds it where it fits
 	Thorough  bool           `json:"thorough"`   // instead of timing: every case of the check, before a leader may be chosen
 	Samples   int            `json:"samples"`    // exactly so many samples; 0: until the interval is tight

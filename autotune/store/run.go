@@ -72,6 +72,12 @@ func (db *DB) BeginRun(ctx context.Context, specName, specHash string, env Envir
 	return res.LastInsertId()
 }
 
+// Spend adds to the tuning time of a run what no trial and no window accounts for.
+func (db *DB) Spend(ctx context.Context, run int64, seconds float64) error {
+	_, err := db.sql.ExecContext(ctx, `UPDATE run SET spent_seconds = spent_seconds + ? WHERE id = ?`, seconds, run)
+	return db.explain("record the time of a run", err)
+}
+
 // EndRun records that a run came to its end, or was stopped on request.
 func (db *DB) EndRun(ctx context.Context, run int64) error {
 	_, err := db.sql.ExecContext(ctx, `UPDATE run SET finished = ? WHERE id = ?`, time.Now().UTC().Format(time.RFC3339), run)

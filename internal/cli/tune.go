@@ -213,10 +213,13 @@ func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *a
 		Spec: spec, Plan: plan.New(spec, plan.Targets[spec.Targets[0]]), Compile: autotune.CompileWith(t.compiler), NVRTC: t.compiler.Version(),
 		Generator: version.String(), Host: t.host, DB: t.db,
 		Options: autotune.Options{Budget: budget, MaxTrials: c.MaxTrials, Seed: c.Seed, Works: t.works,
-			Workers: max(1, runtime.NumCPU()-1), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: c.Rounds,
+			Workers: max(1, runtime.NumCPU()-1), Checkers: min(runtime.NumCPU()/2, mostCheckers), Strategy: t.strategy, Evaluations: trials, Target: target, Rounds: c.Rounds,
 			Precision: c.Precision, Warm: c.L2 == "warm"},
 	}
 }
+
+// mostCheckers bounds the children that check side by side: each has a context on the GPU, some 500 MB.
+const mostCheckers = 8
 
 // model tunes one model and writes what follows.
 func (c *TuneCmd) model(soft context.Context, ctx *Context, t *autotune.Tuner) (why string, err error) {

@@ -1,0 +1,161 @@
+package autotune
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/store"
+)
+
+// checkers are children that check kernels side by side while nothing is timed: a check is mostly float64 on one processor.
+type checkers struct{ hosts []*measure.Host }
+
+// newCheckers makes n hosts like one; their children start when they are needed. Fewer than two are none.
+func newCheckers(like *measure.Host, n int) *checkers {
+	c := &checkers{}
+	for i := 0; n >= 2 && i < n; i++ {
+		c.hosts = append(c.hosts, &measure.Host{Command: like.Command, Timeout: like.Timeout})
+	}
+	return c
+}
+
+func (c *checkers) close() {
+	for _, h := range c.hosts {
+		h.Close()
+	}
+}
+
+// do answers requests that time nothing, as many at once as there are checkers; without any, one after the other on the given host. The
+// children live as long as ctx.
+func (c *checkers) do(ctx context.Context, alone *measure.Host, requests []measure.Request) ([]measure.Response, error) {
+	hosts := c.hosts
+	if len(hosts) == 0 {
+		hosts = []*measure.Host{alone}
+	}
+	responses := make([]measure.Response, len(requests))
+	next := make(chan int, len(requests))
+	for i := range requests {
+		next <- i
+	}
+	close(next)
+	var working errgroup.Group
+	for _, h := range hosts[:min(len(hosts), len(requests))] {
+		working.Go(func() (err error) {
+			for i := range next {
+				if responses[i], err = h.Do(ctx, requests[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return responses, working.Wait()
+}
+
+// found is what a check ahead of its trial came to, and the kernel's part of the time that it took.
+type found struct {
+	response measure.Response
+	seconds  float64
+}
+
+// checkAhead checks the kernels of the jobs that are dealt, when the next one's is unknown. A kernel that does not compile is left to its
+// trial.
+func (s *session) checkAhead(ctx context.Context, queue []job) error {
+	if len(s.checkers.hosts) == 0 || s.checked(queue[0]) {
+		return nil
+	}
+	var keys []string
+	var requests []measure.Request
+	start, seen := time.Now(), map[string]bool{}
+	for _, j := range queue {
+		key := kernelOf(j.candidate())
+		if seen[key] || s.checked(j) {
+			continue
+		}
+		seen[key] = true
+		src, err := j.source()
+		if err != nil {
+			return err
+		}
+		m, err := s.compiled.get(ctx, src)
+		if err != nil {
+			continue
+		}
+		keys = append(keys, key)
+		requests = append(requests, measure.Request{Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(),
+			Image: imageOf(j.candidate(), m), CheckOnly: true, CheckSeed: uint64(time.Now().UnixNano())})
+	}
+	if len(requests) < 2 {
+		return nil
+	}
+	responses, err := s.checkers.do(ctx, s.Host, requests)
+	for i, key := range keys {
+		s.found[key] = found{responses[i], time.Since(start).Seconds() / float64(len(keys))}
+	}
+	return err
+}
+
+func (s *session) checked(j job) bool {
+	key := kernelOf(j.candidate())
+	_, right := s.right[key]
+	_, ahead := s.found[key]
+	return right || ahead
+}
+
+// vetWinners checks the winners of points in every case, and condemns those that are found wrong. It returns the points of these.
+func (s *session) vetWinners(ctx context.Context, lists []*list) (again []*list, err error) {
+	winners := map[*list]store.Trial{}
+	var keys []string
+	var requests []measure.Request
+	start, asked := time.Now(), map[string]bool{}
+	for _, l := range lists {
+		c, ok := choose(l.trials)
+		if !ok {
+			continue
+		}
+		winners[l] = c.Best
+		key := kernelOf(c.Best.Candidate)
+		if _, known := s.vet[key]; known || asked[key] {
+			continue
+		}
+		asked[key] = true
+		src, err := job{list: l, index: indexOf(l, c.Best)}.source()
+		if err != nil {
+			return nil, err
+		}
+		m, err := s.compiled.get(ctx, src)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+		requests = append(requests, measure.Request{Spec: *s.Spec, Work: l.work, Workload: l.workload, Candidate: c.Best.Candidate,
+			Image: imageOf(c.Best.Candidate, m), Thorough: true, CheckSeed: uint64(time.Now().UnixNano())})
+	}
+	responses, err := s.checkers.do(ctx, s.Host, requests)
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		s.vet[key] = responses[i]
+	}
+	seconds := time.Since(start).Seconds()
+	s.spent += seconds
+	if err := s.DB.Spend(ctx, s.run, seconds); err != nil {
+		return nil, err
+	}
+	for _, l := range lists {
+		if t, ok := winners[l]; ok {
+			right, err := s.vetted(ctx, l, t)
+			if err != nil {
+				return nil, err
+			}
+			if !right {
+				again = append(again, l)
+			}
+		}
+	}
+	return again, nil
+}
