@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sweep] [sanitizer] [bench]; all five without arguments.
+# Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sweep] [sanitizer] [bench] [shapes] [bytes]; without arguments all but bytes.
+# shapes measures the lists of shapes (SHAPES, default bars,crossover,growth,breadth) in one process; bytes needs Nsight Compute.
 # MODELS (default: all) are what verify takes, BENCH (default llama-3.1-8b smollm2-135m) what bench takes, PEERS (default torch) what it
 # runs beside, RANDOM_SPECS (default 200) how many generated specs sweep takes; OUT is where results go (default .gpu/out).
 # What measures no time runs side by side, SIDE (default 4) at once: one case takes 33 GB of device memory to pass 2^32 elements.
-# bench runs alone. Verify runs the models side by side in one process: several processes would take turns on the GPU.
+# bench, shapes and bytes run alone. Verify runs the models side by side in one process: several processes would take turns on the GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 gpu=$PWD/.gpu
@@ -58,12 +59,14 @@ sanitizer() {
   done
   wait
 }
+shapes() { step shapes "$gpu/kvloom" bench --shapes "${SHAPES:-bars,crossover,growth,breadth}" --out "$OUT/results.jsonl"; }
+bytes() { for m in $BENCH; do step "bytes-$m" env KVLOOM="$gpu/kvloom" scripts/ncu-bytes.sh "$m"; done; }
 bench() { for m in $BENCH; do step "bench-$m" "$gpu/kvloom" bench "$m" --against "$PEERS" --out "$OUT/results.jsonl"; done; }
 "$gpu/kvloom" doctor || echo "doctor found something missing (above)"
-for part in ${*:-tests verify sweep sanitizer bench}; do
+for part in ${*:-tests verify sweep sanitizer bench shapes}; do
   case $part in
-  tests | verify | sweep | sanitizer | bench) $part ;;
-  *) echo "gpu.sh: no part called $part; there are tests, verify, sweep, sanitizer, bench" >&2; exit 2 ;;
+  tests | verify | sweep | sanitizer | bench | shapes | bytes) $part ;;
+  *) echo "gpu.sh: no part called $part; there are tests, verify, sweep, sanitizer, bench, shapes, bytes" >&2; exit 2 ;;
   esac
 done
 failed=$(cd "$OUT/logs" && ls ./*.failed 2>/dev/null)
