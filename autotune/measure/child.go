@@ -126,14 +126,7 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 		return resp, err
 	}
 	defer func() { err = errors.Join(err, rig.release(step)) }()
-	t := Usual
-	t.CutUS = 3 * req.BestUS
-	if req.Precision > 0 {
-		t.Width = req.Precision
-	}
-	if req.Samples > 0 {
-		t.Least, t.Most, t.CutUS = req.Samples, req.Samples, 0
-	}
+	t := req.timing()
 	err = c.window(ctx, func() (err error) {
 		var class store.Class
 		resp.Samples, class, err = rig.Time(step, t)
@@ -142,6 +135,26 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	}, &resp.Conditions)
 	return resp, err
 }
+
+// timing is how long a request is measured.
+func (r Request) timing() Timing {
+	t := Usual
+	switch {
+	case r.Samples > 0: // one of many rounds: short
+		t.Least, t.Most, t.GraphUS = r.Samples, r.Samples, t.GraphUS/2
+		return t
+	case r.Precision > 0:
+		t.Width = r.Precision
+	}
+	if t.Width > Usual.Width {
+		t.Least = coarseLeast
+	}
+	t.CutUS = 3 * r.BestUS
+	return t
+}
+
+// coarseLeast samples have an interval, and are enough where a wide one will do.
+const coarseLeast = 7
 
 // rigsKept is how many workloads' buffers a child keeps: a spec has three or four, whose trials come by turns.
 const rigsKept = 4

@@ -47,6 +47,7 @@ type TuneCmd struct {
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 
+	Compile   bool   `help:"Only compile all candidates into the cache, beforehand and without a GPU."`
 	SelfCheck bool   `group:"self-check" help:"Instead of tuning, measure kernels against themselves: how often are equal candidates told apart?"`
 	Pairs     int    `group:"self-check" default:"100" help:"Pairs of the self-check."`
 	CI        bool   `name:"ci" group:"ci" help:"The whole job on a runner: measure what the baseline chose, tune, compare, write bundle and page; fail when something is slower."`
@@ -75,6 +76,9 @@ func (c *TuneCmd) Run(ctx *Context) error {
 	t, err := c.parse()
 	if err != nil {
 		return err
+	}
+	if c.Compile {
+		return c.compileOnly(ctx, list, t.works)
 	}
 	if strings.HasPrefix(c.Device, "sim") {
 		return errors.New("tune --device sim: the simulator executes kernels but measures no times; tune on a GPU, or check with kvloom verify --device sim")

@@ -233,6 +233,14 @@ func TestShareOfBudget(t *testing.T) {
 	}
 }
 
+// Candidates can be compiled beforehand, without a GPU.
+func TestTuneCompile(t *testing.T) {
+	nvrtctest.Compiler(t)
+	if got := command(t, "tune", "smollm2-135m", "--compile", "--only", "drop_pool"); !strings.Contains(got, "5 candidates compiled, 0 refused") {
+		t.Errorf("%s", got)
+	}
+}
+
 // --out is a file, or a folder for one bundle a model.
 func TestBundleFile(t *testing.T) {
 	dir := t.TempDir()
