@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -89,40 +88,30 @@ func (a Axis) series(l lookup, family string) (xs, times []float64, last Result)
 	return xs, times, last
 }
 
-// slopes are what a family's limits ask for a step of the axis: the difference between the last measured point and the first over the steps
-// between them, from the plan's model and what the run of the last point measured of the card.
+// slopes are what a family's limits ask for a step of the axis: the difference between the last measured line's limits and the first's, over
+// the steps between them.
 func (a Axis) slopes(l lookup, family string) (bytes float64, name string, bound float64) {
-	type point struct {
-		x    float64
-		work plan.Work
-		r    Result
-	}
-	var ps []point
+	var first, last Result
+	var from, to int
 	for i, j := range a.jobs {
-		if r, ok := l.find(family, j); ok {
-			ps = append(ps, point{float64(a.Values[i]), Work(plan.New(j.Spec, plan.Targets["sm_90a"]), family, j.Workload), r})
-		}
-	}
-	if len(ps) < 2 {
-		return 0, "", 0
-	}
-	first, last := ps[0], ps[len(ps)-1]
-	steps := (last.x - first.x) / float64(a.step)
-	bytes = float64(last.work.Bytes-first.work.Bytes) / last.r.RoofTBPerS / 1e6 / steps
-	name, bound = MemoryLimit, bytes
-	for _, other := range []struct {
-		name string
-		work float64 // of the last point's model
-		more float64 // than the first's
-	}{
-		{ExponentialLimit, float64(last.work.Exponential), float64(last.work.Exponential - first.work.Exponential)},
-		{TensorLimit, float64(last.work.Flops), float64(last.work.Flops - first.work.Flops)},
-	} {
-		if other.work == 0 || last.r.Limits == nil {
+		r, ok := l.find(family, j)
+		if !ok || r.Limits == nil {
 			continue
 		}
-		if us := last.r.Limits[other.name] * other.more / other.work / steps; us > bound {
-			name, bound = other.name, us
+		if first.Limits == nil {
+			first, from = r, a.Values[i]
+		}
+		last, to = r, a.Values[i]
+	}
+	if from == to {
+		return 0, "", 0
+	}
+	steps := float64(to-from) / float64(a.step)
+	bytes = float64(last.Bytes-first.Bytes) / last.RoofTBPerS / 1e6 / steps
+	name, bound = MemoryLimit, bytes
+	for _, n := range []string{ExponentialLimit, TensorLimit} {
+		if us := (last.Limits[n] - first.Limits[n]) / steps; us > bound {
+			name, bound = n, us
 		}
 	}
 	return bytes, name, bound

@@ -50,7 +50,7 @@ func (b *Bench) prefetch(ctx context.Context, jobs []Job) {
 	seen := map[string]bool{}
 	for _, j := range jobs {
 		p := plan.New(j.Spec, plan.Targets["sm_90a"])
-		for _, work := range worksOf(j.Families) {
+		for _, work := range worksOf(p, j.Families) {
 			list, err := b.candidates(j, p, work)
 			if err != nil {
 				continue
@@ -71,24 +71,6 @@ func (b *Bench) prefetch(ctx context.Context, jobs []Job) {
 	}
 	workers.Wait()
 	b.Progress(fmt.Sprintf("%d kernels compiled", len(seen)))
-}
-
-// worksOf lists the works of families, chains taken apart, each once.
-func worksOf(families []string) (list []measure.Work) {
-	seen := map[measure.Work]bool{}
-	for _, f := range families {
-		works := chains[f]
-		if works == nil {
-			works = []measure.Work{measure.Work(f)}
-		}
-		for _, w := range works {
-			if !seen[w] {
-				seen[w] = true
-				list = append(list, w)
-			}
-		}
-	}
-	return list
 }
 
 // candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, the plan's first ones.

@@ -28,7 +28,7 @@ func TestPresetsAreMeasurable(t *testing.T) {
 						t.Errorf("%s of %s at %d x %d is measured twice", family, j.Spec.Name, j.Workload.Context, j.Workload.Batch)
 					}
 					seen[key] = true
-					for _, work := range worksOf([]string{family}) {
+					for _, work := range worksOf(p, []string{family}) {
 						if !p.Has(work.Family()) || len(p.Of(work.Family()).Candidates) == 0 {
 							t.Errorf("%s of %s has no candidate", work, j.Spec.Name)
 						}
