@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -120,10 +121,11 @@ func printRegret(ctx *Context, rows []lab.Row, ease []lab.Ease) error {
 
 // LabRecordCmd records a sweep.
 type LabRecordCmd struct {
-	DB     string `arg:"" name:"db" help:"Trial database."`
-	Model  string `required:"" help:"Model of the trials, or its spec file."`
-	Family string `required:"" help:"page_summary, page_score, page_select, page_attend, dense, or a family of DropKV (drop_score)."`
-	Out    string `short:"o" help:"File to write; default MODEL-FAMILY.json in autotune/lab/sweeps."`
+	DB       string   `arg:"" name:"db" help:"Trial database."`
+	Model    string   `required:"" help:"Model of the trials, or its spec file."`
+	Family   string   `required:"" help:"page_summary, page_score, page_select, page_attend, dense, or a family of DropKV (drop_score)."`
+	Workload []string `help:"Workloads to record as CONTEXTxBATCH; default: all that have trials." placeholder:"CxB"`
+	Out      string   `short:"o" help:"File to write; default MODEL-FAMILY.json in autotune/lab/sweeps."`
 }
 
 // Run writes the sweep.
@@ -144,6 +146,15 @@ func (c *LabRecordCmd) Run(ctx *Context) error {
 	trials, err := db.Trials(ctx, store.Filter{Spec: spec.Name, Family: string(work)})
 	if err != nil {
 		return err
+	}
+	if len(c.Workload) > 0 {
+		only, err := parseWorkloads(c.Workload)
+		if err != nil {
+			return fmt.Errorf("lab record: %w", err)
+		}
+		trials = slices.DeleteFunc(trials, func(t store.Trial) bool {
+			return !slices.Contains(only, specs.Workload{Context: t.Context, Batch: t.Batch})
+		})
 	}
 	if len(trials) == 0 {
 		return fmt.Errorf("%s has no trials of %s %s", c.DB, spec.Name, work)

@@ -13,7 +13,7 @@ import (
 func TestLab(t *testing.T) {
 	dir := t.TempDir()
 	sweep := filepath.Join(dir, "s.json")
-	command(t, "lab", "record", testDB(t, 1, -1), "--model", "smollm2-135m", "--family", "page_score", "-o", sweep)
+	command(t, "lab", "record", testDB(t, 1, -1), "--model", "smollm2-135m", "--family", "page_score", "--workload", "1024x1", "-o", sweep)
 	var rows []lab.Row
 	if err := json.Unmarshal([]byte(command(t, "lab", sweep, "--seeds", "3", "--picture", dir, "--json")), &rows); err != nil {
 		t.Fatal(err)
