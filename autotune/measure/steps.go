@@ -72,12 +72,17 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	}
 	p, keep := r.Problem, r.Spec.Locks.AlwaysKeep
 	args := make([]kernel.PageSelectArgs, 1)
-	return &Step{Sets: r.scores.n, launch: func(i int) error {
+	fetch := new(bool)
+	return &Step{Sets: r.scores.n, fetch: fetch, launch: func(i int) error {
 		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),
 			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
+		if *fetch && r.pool.n > 0 {
+			cache := r.cache(i)
+			args[0].Fetch = cache.Fetch(r.Spec.Cache.DType, r.Spec.Attention.HeadDim)
+		}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
 }
@@ -125,22 +130,31 @@ func Chain(steps ...*Step) *Step {
 	return c
 }
 
-// Ordinary is the step as a link that never starts early.
+// Ordinary is the step as a link that never starts early, and fetches nothing for the next one.
 func (s *Step) Ordinary() *Step {
 	c := *s
-	c.dependent = nil
+	c.dependent, c.fetch = nil, nil
 	return &c
 }
 
-// link launches a step as part of a chain.
+// Fetchless is the step as a link that fetches nothing for the next one.
+func (s *Step) Fetchless() *Step {
+	c := *s
+	c.fetch = nil
+	return &c
+}
+
+// link launches a step as part of a chain, inside it or as its first.
 func (s *Step) link(i int, inside bool) error {
-	if s.dependent == nil || !inside {
-		return s.launch(i)
+	if s.fetch != nil {
+		*s.fetch = inside
+		defer func() { *s.fetch = false }()
 	}
-	s.dependent.Dependent = true
-	err := s.launch(i)
-	s.dependent.Dependent = false
-	return err
+	if s.dependent != nil {
+		s.dependent.Dependent = inside
+		defer func() { s.dependent.Dependent = false }()
+	}
+	return s.launch(i)
 }
 
 // bytesOf views numbers as bytes; every supported machine is little-endian, like the GPU.

@@ -48,8 +48,6 @@ var selectShapes = []selectShape{
 func planPageSelect(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageSelect, Cost: selectCost(s)}
 	p.Candidates, p.Rejected = selectClusterCandidates(s, t)
-	wide, refused := selectWide(s, t)
-	p.Candidates, p.Rejected = append(p.Candidates, wide...), append(p.Rejected, refused...)
 	for _, shape := range selectShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -7,17 +7,16 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// selectClusterShape is one choice of page_select_cluster: a cluster holds rows of up to threads * cluster * pages pages in registers
-// and takes the radix kernel for longer ones. resident blocks fit an SM at once: with two, eight clusters of 16 run at the same time.
+// selectClusterShape is one choice of page_select_cluster: a cluster holds rows of up to threads * cluster * pages pages, and reads what
+// is longer twice.
 type selectClusterShape struct {
-	threads, cluster, pages, resident int
+	threads, cluster, pages int
 }
 
 // selectClusterShapes, by the row that they hold. More pages a thread cost time on short rows too (instructions, not bytes), so the
 // default is the first that holds the spec's longest row.
 var selectClusterShapes = []selectClusterShape{
-	{512, 8, 2, 1}, {512, 8, 4, 1}, {1024, 8, 4, 1}, {512, 16, 4, 1}, {512, 8, 8, 1}, {512, 16, 8, 1}, {1024, 8, 1, 1}, {256, 8, 4, 1},
-	{512, 4, 4, 1}, {512, 16, 2, 1}, {512, 16, 4, 2}, {512, 16, 2, 2}, {512, 16, 1, 2},
+	{512, 8, 2}, {512, 8, 4}, {1024, 8, 4}, {512, 16, 4}, {512, 8, 8}, {512, 16, 8}, {1024, 8, 1}, {256, 8, 4}, {512, 4, 4}, {512, 16, 2},
 }
 
 // clustersOf16 is how many clusters of 16 blocks run at once on 132 SMs with a block an SM; an eighth waits for the first.
@@ -40,9 +39,6 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	for _, shape := range selectClusterShapes {
 		c := selectCandidate(s, t, selectShape{Hopper, shape.threads, shape.cluster})
 		c.Params = append(c.Params, Param{"pages", shape.pages})
-		if shape.resident > 1 {
-			c.Params, c.MinBlocks = append(c.Params, Param{"resident", shape.resident}), shape.resident
-		}
 		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(shape.pages)})
 		c.Header, c.Kernel = "kernels/page_select_cluster.cuh", "kvloom::page_select_cluster"
 		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), shape))
@@ -54,7 +50,7 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	}
 	row := longestRow(s)
 	holds := func(c Candidate) bool {
-		waits := c.Param("cluster") == 16 && s.Attention.KVHeads > clustersOf16*c.MinBlocks
+		waits := c.Param("cluster") == 16 && s.Attention.KVHeads > clustersOf16
 		return c.Param("threads")*c.Param("cluster")*c.Param("pages") >= row && !waits
 	}
 	if i := slices.IndexFunc(candidates, holds); i > 0 {
@@ -87,7 +83,7 @@ func padded(n int) int {
 // selectClusterShared is the dynamic shared memory of a block: select::ClusterShared and the pages that registers do not hold.
 func selectClusterShared(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32
-	exchange := 4*256 + 2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 4*warps*shape.pages + 20
+	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 4*warps*shape.pages + 8192/8 + 20
 	return (exchange+15)/16*16 + 4*heads*shape.threads*(shape.pages-selectKept(heads, shape.pages))
 }
 
@@ -99,12 +95,9 @@ func selectClusterRefusal(s *specs.Spec, t Target, shape selectClusterShape, dyn
 	if heads > selectMostHeads {
 		return fmt.Sprintf("%d heads a list: the cluster form keeps the masses of at most %d in registers", heads, selectMostHeads)
 	}
-	if shape.resident > 1 && heads > 4 {
-		return fmt.Sprintf("%d heads a list: with two blocks an SM, the compiler keeps some of a thread's values in local memory", heads)
-	}
 	// Beside the scores: shifts, masses and units of the heads, and addresses.
 	need := shape.pages + selectKept(heads, shape.pages)*heads + 2*padded(heads) + 28
-	if have := t.RegistersPerSM / (shape.threads * shape.resident); need > have {
+	if have := t.RegistersPerSM / shape.threads; need > have {
 		return fmt.Sprintf("%d pages of %d heads a thread need about %d registers, %d threads leave %d", shape.pages, heads, need, shape.threads, have)
 	}
 	return selectRefusal(s, t, selectShape{Hopper, shape.threads, shape.cluster}, dynamic)

@@ -16,6 +16,9 @@ var clusterCases = []ScoreCase{
 	{Name: "every page of a thread", KVHeads: 1, Pages: []int{14000}, Replays: [][]int{{12289}, {4097}}, Slots: 128, Fill: normalScores},
 	{Name: "few values, many ties across blocks", KVHeads: 1, Pages: []int{8100}, Slots: 100, Fill: each(fewValues)},
 	{Name: "near ties across blocks", KVHeads: 1, Pages: []int{8000}, Slots: 128, Fill: each(nearTies)},
+	{Name: "all nearly equal", KVHeads: 1, Pages: []int{8000}, Replays: [][]int{{3000}}, Slots: 128, Fill: each(nearlyEqual)},
+	{Name: "all nearly equal, in one bin", KVHeads: 1, Pages: []int{6000}, Slots: 128, Fill: each(oneBin)},
+	{Name: "a row beyond what threads keep, nearly equal", KVHeads: 1, Pages: []int{30000}, Replays: [][]int{{9000}, {20001}}, Slots: 128, Fill: each(nearlyEqual)},
 	{Name: "the reference far below the peak", KVHeads: 1, Pages: []int{3000}, Slots: 64, Fill: each(lowReference)},
 	{Name: "one NaN", KVHeads: 1, Pages: []int{3000}, Slots: 64, Fill: each(oneNaN)},
 	{Name: "slots for forced pages alone", KVHeads: 1, Pages: []int{3000}, Slots: 2, Fill: normalScores},
@@ -39,6 +42,12 @@ func nearTies(r *rand.Rand, _, page, _ int) float32 {
 	}
 	return float32(r.NormFloat64()) - 4
 }
+
+// nearlyEqual is what pages of random keys score.
+func nearlyEqual(r *rand.Rand, _, _, _ int) float32 { return 3 + float32(0.1*r.NormFloat64()) }
+
+// oneBin spreads less than a bin is wide, an eighth of an octave.
+func oneBin(r *rand.Rand, _, _, _ int) float32 { return 3 + float32(0.01*r.NormFloat64()) }
 
 func lowReference(r *rand.Rand, _, page, _ int) float32 {
 	if page < 2 {

@@ -42,7 +42,7 @@ func assertions() string {
 		t reflect.Type
 	}{
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
-		{"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
+		{"KvFetch", reflect.TypeFor[KVFetch]()}, {"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
 		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
 		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},
 		{"DropCompactArgs", reflect.TypeFor[DropCompactArgs]()},

@@ -278,9 +278,8 @@ __device__ __forceinline__ float largest_peak(const float2 (&heads)[HEADS]) {
 }  // namespace select
 
 // HEADS is the number of query heads of one list: the group, or 1 for per_head. kBufferWords is dynamic shared memory, in words.
-// Selects one list of `lists` a request, by the block of this rank of its cluster.
-template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords>
-__device__ __forceinline__ void page_select_list(const PageSelectArgs& args, int list, int lists, int request, int rank) {
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent>
+__device__ __forceinline__ void page_select(const PageSelectArgs& args) {
   using namespace select;
   static_assert(kThreads % 32 == 0 && kThreads >= 256 && kThreads <= 1024, "a block is 8 to 32 warps");
   static_assert(HEADS >= 1 && HEADS <= 64, "a group is 1 to 64 query heads");
@@ -290,8 +289,11 @@ __device__ __forceinline__ void page_select_list(const PageSelectArgs& args, int
   constexpr bool kNeedsPeak = reduce::is_share(COMBINE) || COMBINE == Combine::kGroupMass;
   __shared__ Shared<HEADS, kThreads, kCluster> sm;
   extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords]
+  if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int rank = ptx::cluster_rank<kCluster>();
+  const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y;
   const int length = max(args.seq_lens[request], 0);
   const int pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.max_pages);
   const int slots = args.slots, chosen = min(slots, pages);
@@ -389,14 +391,6 @@ __device__ __forceinline__ void page_select_list(const PageSelectArgs& args, int
     before.x += __popc(is_above);
     before.y += __popc(is_equal);
   }
-}
-
-// Grid: x lists times the cluster, y requests.
-template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent>
-__device__ __forceinline__ void page_select(const PageSelectArgs& args) {
-  if constexpr (kDependent) ptx::wait_for_dependencies();
-  page_select_list<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords>(args, blockIdx.x / kCluster, gridDim.x / kCluster, blockIdx.y,
-                                                                           ptx::cluster_rank<kCluster>());
 }
 
 }  // namespace kvloom

@@ -4,16 +4,18 @@
 //      multiplication.
 //   2. A histogram of the shares, 8 bins an octave, exchanged once: every block then knows the bin in which the best pages end, how
 //      many of each block's pages lie above it, and how many in it.
-//   3. Pages of that bin alone are exchanged and ranked by share and page, exactly.
-// Exchanges are st.async stores that complete on the receiver's mbarrier. Whatever does not fit (a row longer than the threads keep,
-// a peak far above the reference, NaN, a bin with too many pages, zero shares among the chosen) is taken by the radix kernel
-// page_select in the same launch, so nothing is ever approximate.
+//   3. Where that bin holds many pages, as where all pages score nearly alike, it is cut again by a histogram of its own.
+//   4. Pages of that bin alone are exchanged and ranked by share and page, exactly.
+// Exchanges are st.async stores that complete on the receiver's mbarrier. Pages of a row beyond those that the threads keep are read
+// twice. Whatever does not fit (a row of 65536 pages and more, a peak far above the reference, NaN, many equal shares at the cut, zero
+// shares among the chosen) is taken by the radix kernel page_select in the same launch, so nothing is ever approximate.
 #pragma once
 
 #include "kernels/page_select.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster_async.cuh"
 #include "kvloom/ptx/exp2.cuh"
+#include "kvloom/ptx/prefetch.cuh"
 
 namespace kvloom {
 
@@ -22,6 +24,8 @@ namespace select {
 constexpr int kShareBins = 256;
 constexpr int kFineBins = 192;       // 8 an octave: 24 octaves below the largest possible sum of shares
 constexpr int kMostCandidates = 512;  // of the bin in which the best pages end
+constexpr int kFewCandidates = 160;   // more are worth a second histogram: ranking takes their square
+constexpr int kMostExtra = 8192;      // pages of a block beyond those that its threads keep
 constexpr float kLargestMass = 0x1p100f;  // beyond it 2^-100 of the mass could not be told from an underflow of exp
 
 // The smallest power of two that is not below n.
@@ -121,6 +125,24 @@ __device__ __forceinline__ float column_sums(const float* rows) {
   return sum;
 }
 
+// Fetches the keys and values of one page and head into L2; a block below 0 has none.
+template <int PAGE>
+__device__ __forceinline__ void fetch_page(const KvFetch& f, int kv_head, int block) {
+  if (block < 0) return;
+  const uint8_t* k = f.k + block * f.k_block_stride + kv_head * f.k_head_stride;
+  const uint8_t* v = f.v + block * f.v_block_stride + kv_head * f.v_head_stride;
+  if (f.k_token_stride == f.row_bytes && f.v_token_stride == f.row_bytes) {
+    ptx::fetch_l2(k, PAGE * f.row_bytes);
+    ptx::fetch_l2(v, PAGE * f.row_bytes);
+    return;
+  }
+#pragma unroll 1
+  for (int token = 0; token < PAGE; ++token) {
+    ptx::fetch_l2(k + token * f.k_token_stride, f.row_bytes);
+    ptx::fetch_l2(v + token * f.v_token_stride, f.row_bytes);
+  }
+}
+
 // Where the best pages end: `left` of the `in_bin` pages of that bin are still to be taken.
 struct Cut {
   int bin, left, in_bin;
@@ -132,11 +154,12 @@ struct ClusterShared {
   static constexpr int kWarps = kThreads / 32;
   alignas(16) uint32_t histogram[kShareBins];              // of this block
   alignas(16) uint16_t histograms[kCluster][kShareBins];   // of all blocks
+  alignas(16) uint16_t of_bin[kCluster][kShareBins];       // of all blocks, of the bin that is cut again
   alignas(16) float of_warps[kWarps][WIDTH];               // masses of this block
   alignas(16) float of_ranks[kCluster][WIDTH];             // masses of all blocks
   alignas(16) uint2 candidates[kMostCandidates];           // share's bits, page; ordered by rank alone
   alignas(16) int lower[kShareBins + 4];                   // pages of blocks of lower rank in this bin and those above; 0 past the last
-  uint32_t taken[kWarps * kPages];                         // a bit a page of the block's slice
+  uint32_t taken[kWarps * kPages + kMostExtra / 32];       // a bit a page of the block's slice
   Cut cut;
   int sent;                                                // candidates of this block
   int before;                                              // pages taken by blocks of lower rank
@@ -158,6 +181,24 @@ __device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins
   const int before = reduce::warp_exclusive_scan(upto[0]);
 #pragma unroll
   for (int i = 0; i < 8; ++i) upto[i] += before;
+}
+
+// Sends a block's histogram to all blocks. A constant number of turns: the compiler would unroll a loop from the thread's number four
+// times.
+template <int kThreads, int kCluster>
+__device__ __forceinline__ void send_histogram(const uint32_t* histogram, const uint16_t* to_rank, uint32_t barrier) {
+  constexpr int kPieces = kCluster * kShareBins / 8;  // 16 bytes for each destination
+  const int tid = threadIdx.x;
+#pragma unroll
+  for (int from = 0; from < kPieces; from += kThreads) {
+    const int piece = (from + tid) % (kShareBins / 8), to = (from + tid) / (kShareBins / 8);
+    if (from + tid < kPieces) {
+      const uint4 x = *reinterpret_cast<const uint4*>(&histogram[8 * piece]);
+      const uint4 y = *reinterpret_cast<const uint4*>(&histogram[8 * piece + 4]);
+      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&to_rank[8 * piece]), to),
+                       make_uint4(x.x | x.y << 16, x.z | x.w << 16, y.x | y.y << 16, y.z | y.w << 16), ptx::map_to_rank(barrier, to));
+    }
+  }
 }
 
 // Finds the cut from the counts of all blocks; one warp.
@@ -182,8 +223,8 @@ __device__ __noinline__ void page_select_by_radix(const PageSelectArgs& args) {
   page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
 }
 
-// kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: the fast path
-// serves rows of up to kCluster * kThreads * kPages pages.
+// kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: rows of up to
+// kCluster * kThreads * kPages pages are read once.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
   using namespace select;
@@ -195,20 +236,25 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   constexpr int kCapacity = kCluster * kThreads * kPages;
   using Memory = ClusterShared<kWidth, kThreads, kCluster, kPages>;
   constexpr int kKept = kPages * HEADS <= 48 ? kPages : 48 / HEADS;  // pages in registers
-  __shared__ __align__(8) uint64_t barriers[3];
+  __shared__ __align__(8) uint64_t barriers[4];
   extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords] for the radix kernel; or Memory and the stash
   Memory& sm = *reinterpret_cast<Memory*>(buffer);
   float* const stash = reinterpret_cast<float*>(buffer + (sizeof(Memory) + 15) / 16 * 4) + threadIdx.x;  // [kPages - kKept, HEADS, kThreads]
+  constexpr int kUsed = (sizeof(Memory) + 15) / 16 * 4 + (kPages - kKept) * HEADS * kThreads;  // words
+  constexpr int kRoom = kBufferWords > kUsed ? kBufferWords - kUsed : 0;
+  constexpr int kExtra = (kRoom < kMostExtra ? kRoom : kMostExtra) / kThreads * kThreads;
+  float* const extra = stash + (kPages - kKept) * HEADS * kThreads;  // [kExtra / kThreads, kThreads] values of the pages that nobody keeps
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int rank = ptx::cluster_rank<kCluster>();
   const uint32_t masses_in = ptx::shared_address(&barriers[0]), counts_in = ptx::shared_address(&barriers[1]);
-  const uint32_t candidates_in = ptx::shared_address(&barriers[2]);
+  const uint32_t candidates_in = ptx::shared_address(&barriers[2]), bin_in = ptx::shared_address(&barriers[3]);
   if (tid == 0) {
-    for (int i = 0; i < 3; ++i) mbarrier_init(&barriers[i], 1);
+    for (int i = 0; i < 4; ++i) mbarrier_init(&barriers[i], 1);
     mbarrier_init_fence();
     mbarrier_expect(&barriers[0], kCluster * kWidth * 4);
     mbarrier_expect(&barriers[1], kCluster * kShareBins * 2);
+    mbarrier_expect(&barriers[3], kCluster * kShareBins * 2);
     sm.sent = 0;
     sm.cut = Cut{0, 0, 0};
   }
@@ -261,7 +307,8 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   const int sinks = min(args.sink_pages, pages), recent = max(pages - args.recent_pages, sinks);
   const int need = slots - (sinks + pages - recent);  // pages that compete for what the forced ones leave
   const int end = min(limit, pages);
-  bool fits = pages > slots && need > 0 && longest <= kCapacity && recent - sinks < 65536;
+  bool fits = pages > slots && need > 0 && width <= kThreads * kPages + kExtra && recent - sinks < 65536;
+  const int turns = (end - begin + kThreads - 1) / kThreads;  // steps of kThreads pages; below 1 where the block has none
   if (fits) {
     // 2^(s log2 e - shift) in one rounding: the rounding of the shift is in the mass as well. Any NaN makes the mass NaN.
     const auto exponential = [&](float s, int h) { return exp2_approx(fmaf(s, kLog2E, shift[h])); };
@@ -290,6 +337,13 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
         }
       }
       __syncwarp();
+    }
+#pragma unroll 2
+    for (int i = kPages; i < turns; ++i) {
+      const int page = begin + i * kThreads + tid;
+      const float* from = scores + page;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) mass[h] += exponential(load_score(from, page < end), h);
     }
     {
       const float of_warp = warp_sums<kWidth>(mass);
@@ -329,59 +383,104 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
           atomicAdd(&sm.histogram[share_bin<HEADS>(value[i])], 1u);
         }
       }
-      __syncthreads();
-      // A constant number of turns: the compiler would unroll a loop from `tid` four times.
-      constexpr int kPieces = kCluster * kShareBins / 8;  // 16 bytes for each destination
+      if (turns > kPages) {
+        const float again = -kLog2E * fmaxf(load_score(row, true), load_score(row + min(1, args.max_pages - 1), true));
 #pragma unroll
-      for (int from = 0; from < kPieces; from += kThreads) {
-        const int piece = (from + tid) % (kShareBins / 8), to = (from + tid) / (kShareBins / 8);
-        if (from + tid < kPieces) {
-          const uint4 x = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece]);
-          const uint4 y = *reinterpret_cast<const uint4*>(&sm.histogram[8 * piece + 4]);
-          ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.histograms[rank][8 * piece]), to),
-                           make_uint4(x.x | x.y << 16, x.z | x.w << 16, y.x | y.y << 16, y.z | y.w << 16),
-                           ptx::map_to_rank(counts_in, to));
-        }
-      }
-      if (warp < 2) {
-        ptx::wait_cluster_barrier(counts_in, 0);
-        int upto[8];
-        sum_bins<kCluster>(sm.histograms, warp == 0 ? kCluster : rank, upto);
-        if (warp == 0) {
-          find_cut(upto, need, sm.cut);
-          __syncwarp();
-          // The other blocks' candidates may have landed already; the phase ends when all have.
-          if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= kMostCandidates) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
-        } else {
-          int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
-          to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
-          to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
-          if (lane == 0) sm.lower[kShareBins] = 0;
-        }
-      }
-      __syncthreads();
-      const Cut cut = sm.cut;
-      const int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
-      const bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
-      fits = cut.bin > 0 && (whole || cut.in_bin <= kMostCandidates);
-      if (fits) {
-        const float least = bin_begin<HEADS>(cut.bin), sure = whole ? least : bin_begin<HEADS>(cut.bin + 1);
-#pragma unroll
-        for (int i = 0; i < kPages; ++i) {
-          if (begin + i * kThreads >= end) break;
+        for (int h = 0; h < HEADS; ++h) shift[h] = __shfl_sync(reduce::kFullWarp, again, h);  // read again: few registers are left
+#pragma unroll 2
+        for (int i = kPages; i < turns; ++i) {
           const int page = begin + i * kThreads + tid;
-          const bool taken = value[i] >= sure || (page < end && (page < sinks || page >= recent));
+          const bool competes = page >= sinks && page < min(end, recent);
+          const float* from = scores + page;
+          float v = 0.0f;
+#pragma unroll
+          for (int h = 0; h < HEADS; ++h, from += args.score_head_stride)
+            v += multiply_flushed(exponential(load_score(from, competes), h), unit[h]);
+          extra[(i - kPages) * kThreads] = v;
+          if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(v)], 1u);
+        }
+      }
+      __syncthreads();
+      send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[rank], counts_in);
+      // Warp 0 finds the cut, warp 1 what blocks of lower rank count.
+      const auto cut_by = [&](const uint16_t (*histograms)[kShareBins], uint32_t barrier, int left, int most) {
+        if (warp < 2) {
+          ptx::wait_cluster_barrier(barrier, 0);
+          int upto[8];
+          sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
+          if (warp == 0) {
+            find_cut(upto, left, sm.cut);
+            __syncwarp();
+            // The other blocks' candidates may have landed already; the phase ends when all have.
+            if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
+          } else {
+            int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
+            to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
+            to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
+            if (lane == 0) sm.lower[kShareBins] = 0;
+          }
+        }
+        __syncthreads();
+      };
+      cut_by(sm.histograms, counts_in, need, kFewCandidates);
+      Cut cut = sm.cut;
+      int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
+      bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
+      float least = bin_begin<HEADS>(max(cut.bin, 1)), above = bin_begin<HEADS>(cut.bin + 1);
+      fits = cut.bin > 0;
+      if (fits && !whole && cut.in_bin > kFewCandidates) {
+        // The bin again, in parts of equal width in the bits of a float.
+        const uint32_t from = __float_as_uint(least), span = min(__float_as_uint(above) - from, 1u << 28);
+        const int step = max(24 - __clz(span - 1), 0);
+        const auto count = [&](float v) {
+          if (v >= least && v < above) atomicAdd(&sm.histogram[min((__float_as_uint(v) - from) >> step, kShareBins - 1u)], 1u);
+        };
+        if (tid < kShareBins) sm.histogram[tid] = 0;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kPages; ++i) count(value[i]);
+        for (int i = kPages; i < turns; ++i) count(extra[(i - kPages) * kThreads]);
+        __syncthreads();
+        send_histogram<kThreads, kCluster>(sm.histogram, sm.of_bin[rank], bin_in);
+        cut_by(sm.of_bin, bin_in, cut.left, kMostCandidates);
+        cut = sm.cut;
+        const int lower_before = lower_above;
+        lower_above += sm.lower[cut.bin + 1];
+        lower_in_bin = sm.lower[cut.bin] + lower_before - lower_above;
+        whole = cut.in_bin == cut.left;
+        if (cut.bin < kShareBins - 1) above = __uint_as_float(from + ((cut.bin + 1u) << step));
+        least = __uint_as_float(from + (static_cast<uint32_t>(cut.bin) << step));
+        fits = whole || cut.in_bin <= kMostCandidates;
+      }
+      if (fits) {
+        const float sure = whole ? least : above;
+        const int32_t* const blocks = args.fetch.k ? args.fetch.block_table + request * args.fetch.table_stride : nullptr;
+        uint32_t fetched = 0;  // a bit a page of this thread
+        const auto classify = [&](int i, float v) {
+          const int page = begin + i * kThreads + tid;
+          const bool taken = v >= sure || (page < end && (page < sinks || page >= recent));
+          if (taken && i < 32) fetched |= 1u << i;
           const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
           if (lane == 0) sm.taken[i * kWarps + warp] = word;
-          if (value[i] >= least && value[i] < sure) {
+          if (v >= least && v < sure) {
             const int slot = lower_in_bin + atomicAdd(&sm.sent, 1);
             const uint32_t at = ptx::shared_address(&sm.candidates[slot]);
 #pragma unroll
             for (int to = 0; to < kCluster; ++to)
-              ptx::store_async(ptx::map_to_rank(at, to), make_uint2(__float_as_uint(value[i]), page), ptx::map_to_rank(candidates_in, to));
+              ptx::store_async(ptx::map_to_rank(at, to), make_uint2(__float_as_uint(v), page), ptx::map_to_rank(candidates_in, to));
           }
+        };
+#pragma unroll
+        for (int i = 0; i < kPages; ++i) {
+          if (begin + i * kThreads >= end) break;
+          classify(i, value[i]);
         }
+#pragma unroll 1
+        for (int i = kPages; i < turns; ++i) classify(i, extra[(i - kPages) * kThreads]);
         if (tid == 0) sm.before = min(begin, sinks) + max(begin - recent, 0) + lower_above + (whole ? lower_in_bin : 0);
+        if (blocks)  // while the other blocks' candidates are on their way
+          for (; fetched != 0; fetched &= fetched - 1)
+            fetch_page<PAGE>(args.fetch, list, blocks[begin + (__ffs(fetched) - 1) * kThreads + tid]);
         __syncthreads();
         if (!whole) {
           ptx::wait_cluster_barrier(candidates_in, 0);
@@ -391,6 +490,9 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
             const bool live = i < cut.in_bin;
             if (!__any_sync(reduce::kFullWarp, live)) break;
             const uint2 mine = live ? sm.candidates[i] : make_uint2(0, 0);
+            const int page = mine.y;
+            const bool own = live && tid % 4 == 0 && page >= begin && page < end;
+            const int block = blocks && own ? blocks[page] : -1;
             int better = 0;
 #pragma unroll 4
             for (int j = tid % 4; j < cut.in_bin; j += 4) {
@@ -399,9 +501,11 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
             }
             better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
             better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
-            const int page = mine.y;
             const bool wins = live && tid % 4 == 0 && better < cut.left;
-            if (wins && page >= begin && page < end) atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
+            if (wins && own) {
+              atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
+              fetch_page<PAGE>(args.fetch, list, block);
+            }
             const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
             if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
           }
@@ -409,9 +513,8 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
         __syncthreads();
         int32_t* const out = args.pages + request * args.pages_batch_stride + list * args.pages_list_stride;  // [slots]
         if (rank == 0 && tid == 0) args.counts[static_cast<int64_t>(request) * lists + list] = slots;
-#pragma unroll
-        for (int i = 0; i < kPages; ++i) {
-          if (begin + i * kThreads >= end) break;
+#pragma unroll 1
+        for (int i = 0; i < turns; ++i) {
           const uint32_t word = sm.taken[i * kWarps + warp];
           if (word == 0) continue;
           int before = 0;
