@@ -1,6 +1,8 @@
 // Package specs holds the declarative description of a model's attention: types, loading, validation, and the model specs.
 package specs
 
+import "math"
+
 // Spec is one model's attention and what to build for it. Every field has its value after loading: defaults are filled in, and
 // no field uses zero for "unset".
 //
@@ -94,6 +96,11 @@ type HeadBudgets struct {
 type Workload struct {
 	Context int `yaml:"context" json:"context" jsonschema:"required,minimum=1,maximum=16777216"`
 	Batch   int `yaml:"batch" json:"batch" jsonschema:"minimum=1,maximum=4096,default=1"`
+}
+
+// Candidates is how many pages a list page_select proposes to the exact rerank, ceil(rerank x slots); the slots where there is none.
+func (s *Spec) Candidates() int {
+	return max(s.Slots(), int(math.Ceil(s.Locks.Rerank*float64(s.Slots())*(1-1e-12))))
 }
 
 // Slots is k of the paper: pages a list that the token budget holds, ceil(budget / page).

@@ -15,6 +15,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planPageScore(s, t)
 	case PageSelect:
 		return planPageSelect(s, t)
+	case PageRerank:
+		return planPageRerank(s, t)
 	case PageAttend:
 		return planPageAttend(s, t)
 	case DropObserve:

@@ -19,6 +19,7 @@ const (
 	PageScore   Family = "page_score"
 	PageSelect  Family = "page_select"
 	PageAttend  Family = "page_attend"
+	PageRerank  Family = "page_rerank" // between select and attend, where locks.rerank is above 1
 )
 
 // Form tells a Hopper kernel (sm_90a) from the portable one (compute_80 PTX).
@@ -139,6 +140,9 @@ func New(s *specs.Spec, t Target) *Plan {
 	p := &Plan{Spec: s, Target: t}
 	for _, plan := range planners {
 		p.Families = append(p.Families, plan(s, t))
+	}
+	if s.Locks.Rerank > 1 {
+		p.Families = append(p.Families, planPageRerank(s, t))
 	}
 	for _, f := range dropFamilies(s) {
 		p.Families = append(p.Families, ForFamily(f, s, t))

@@ -92,6 +92,32 @@ type PageSelectArgs struct {
 	RecentPages      int32
 }
 
+// PageRerankArgs scores the candidates of every list exactly and chooses min(Slots, candidates) of them, ascending, -1 after.
+type PageRerankArgs struct {
+	Cache                 KVCache
+	Q                     device.Ptr // [batch, q head, dim], as PageScoreArgs
+	Scores                device.Ptr // f32 [batch, q head, page]: what page_score wrote
+	Candidates            device.Ptr // int32 [batch, list, candidate slots], ascending: what page_select chose
+	CandidateCounts       device.Ptr // int32 [batch, list], dense
+	Pages                 device.Ptr // int32 [batch, list, slots]
+	Counts                device.Ptr // int32 [batch, list], dense
+	Workspace             device.Ptr // zeroed once by the caller; its counters are left zeroed
+	QBatchStride          int64      // elements
+	QHeadStride           int64
+	ScoreBatchStride      int64
+	ScoreHeadStride       int64
+	CandidatesBatchStride int64
+	CandidatesListStride  int64
+	PagesBatchStride      int64
+	PagesListStride       int64
+	SoftmaxScale          float32
+	LogitSoftcap          float32
+	CandidateSlots        int32
+	Slots                 int32
+	SinkPages             int32
+	RecentPages           int32
+}
+
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
 type PageAttendArgs struct {
 	Cache            KVCache

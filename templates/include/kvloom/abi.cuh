@@ -73,6 +73,24 @@ struct PageSelectArgs {
   int32_t slots, sink_pages, recent_pages;
 };
 
+// page_rerank: scores the candidates of every list exactly and chooses min(slots, candidates) of them, ascending, -1 after.
+struct PageRerankArgs {
+  KvCache cache;
+  const void* q;                    // [batch, q head, dim], as page_score
+  const float* scores;              // [batch, q head, page]: estimates of complete pages, the exact score of the one that is filling
+  const int32_t* candidates;        // [batch, list, candidate_slots] ascending: what page_select chose
+  const int32_t* candidate_counts;  // [batch, list], dense
+  int32_t* pages;                   // [batch, list, slots]
+  int32_t* counts;                  // [batch, list], dense
+  uint32_t* workspace;              // zeroed once by the caller; its counters are left zeroed
+  int64_t q_batch_stride, q_head_stride;                    // elements
+  int64_t score_batch_stride, score_head_stride;            // elements
+  int64_t candidates_batch_stride, candidates_list_stride;  // elements
+  int64_t pages_batch_stride, pages_list_stride;            // elements
+  float softmax_scale, logit_softcap;
+  int32_t candidate_slots, slots, sink_pages, recent_pages;
+};
+
 // page_attend: softmax over the listed pages alone, or over all pages when pages is null (dense).
 struct PageAttendArgs {
   KvCache cache;

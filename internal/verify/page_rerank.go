@@ -1,0 +1,296 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+	"github.com/kvloom/kvloom/specs"
+)
+
+const rerankMetric = "share left out, nats"
+
+func init() { register(plan.PageRerank, checkPageRerank) }
+
+// checkPageRerank compares page_rerank with float64: candidates are those that the reference's estimates propose, estimates are given
+// as f32, keys are the case's. The lists must be a right choice among the candidates by exact scores within four times the score bound,
+// the same on every launch, and the counters of the workspace left zeroed.
+func checkPageRerank(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
+	k, err := e.Kernel(c)
+	if err != nil {
+		return []Result{Failed("load", rerankMetric, err)}
+	}
+	var results []Result
+	for _, cs := range Cases(s, o) {
+		if ctx.Err() != nil {
+			break
+		}
+		if cs.HeadLens { // of compacted caches, which have no page summaries
+			continue
+		}
+		results = append(results, rerankCase(e, s, k, cs, o.Seed))
+	}
+	return results
+}
+
+func rerankCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
+	p, err := NewProblem(s, c, seed)
+	if err != nil {
+		return Failed(c.Name, rerankMetric, err)
+	}
+	p.squeeze()
+	a := e.NewArena()
+	t := NewTally(c.Name, rerankMetric, EndToEndBound)
+	run, err := newRerankRun(e, k, p, a)
+	if err == nil {
+		err = run.all(t)
+	}
+	t.Err(errors.Join(err, a.Free()))
+	return t.Result()
+}
+
+// squeeze makes the budget leave pages out of short contexts too.
+func (p *Problem) squeeze() {
+	longest := 1
+	for _, n := range p.Case.longest() {
+		longest = max(longest, p.Cache.Pages(n))
+	}
+	p.Budget.Slots = max(min(p.Slots, longest/4), p.Budget.SinkPages+p.Budget.RecentPages, 1)
+	p.Slots = p.Budget.Slots
+}
+
+// rerankRun is one case on the device.
+type rerankRun struct {
+	*DeviceProblem
+	env                                    *Env
+	kernel                                 *Kernel
+	summaries                              reference.Summaries
+	launch                                 launch.Problem
+	scoreRows, wideRows, listRows          Rows
+	scores, wide, wideCounts, pages, count *Buffer
+	workspace                              *Buffer
+	proposals                              reference.Lists // of this launch
+	args                                   kernel.PageRerankArgs
+}
+
+func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
+	d, err := p.Upload(a)
+	if err != nil {
+		return nil, err
+	}
+	r := &rerankRun{DeviceProblem: d, env: e, kernel: k, launch: e.LaunchProblem(p)}
+	for i := range p.Case.Launches() {
+		p.SetLaunch(i)
+		built := p.Cache.Build(p.Shape)
+		if r.summaries.Records == nil {
+			r.summaries = built
+		}
+		maps.Copy(r.summaries.Records, built.Records)
+	}
+	p.SetLaunch(0)
+	candidates := p.Budget.Candidates(p.Spec.Locks.Rerank)
+	r.launch.Slots = int64(candidates)
+	r.scoreRows = p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)
+	r.wideRows, r.listRows = p.Rows(p.Lists(), candidates, 4), p.Rows(p.Lists(), p.Slots, 4)
+	counts := 4 * int64(p.Cache.Batch()*p.Lists())
+	for _, b := range []struct {
+		into **Buffer
+		name string
+		size int64
+	}{
+		{&r.scores, "scores", 4 * r.scoreRows.Elements()}, {&r.wide, "candidates", 4 * r.wideRows.Elements()}, {&r.wideCounts, "candidate counts", counts},
+		{&r.pages, "pages", 4 * r.listRows.Elements()}, {&r.count, "counts", counts},
+	} {
+		if *b.into, err = a.Alloc(b.name, b.size); err != nil {
+			return nil, err
+		}
+	}
+	// Its counters lie where the problem puts them: where another problem's left its sums.
+	if r.workspace, err = k.Workspace(r.launch); err == nil {
+		err = r.workspace.Fill(0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.args = kernel.PageRerankArgs{
+		Cache: d.Args(), Q: d.Q.Ptr(), Scores: r.scores.Ptr(), Candidates: r.wide.Ptr(), CandidateCounts: r.wideCounts.Ptr(), Pages: r.pages.Ptr(),
+		Counts: r.count.Ptr(), Workspace: r.workspace.Ptr(), QBatchStride: d.QRows.BatchStride, QHeadStride: d.QRows.RowStride,
+		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
+		CandidatesBatchStride: r.wideRows.BatchStride, CandidatesListStride: r.wideRows.RowStride,
+		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
+		SoftmaxScale: float32(p.Logits.Scale), LogitSoftcap: float32(p.Logits.Softcap), CandidateSlots: int32(candidates), Slots: int32(p.Slots),
+		SinkPages: int32(p.Budget.SinkPages), RecentPages: int32(p.Budget.RecentPages),
+	}
+	return r, nil
+}
+
+// all captures the launch once and replays it, twice at every length of the case.
+func (r *rerankRun) all(t *Tally) error {
+	graph, err := r.env.Capture(func(s device.Stream) error { return Enqueue(r.kernel, s, r.launch, &r.args) })
+	if err != nil {
+		return err
+	}
+	for i := range r.Case.Launches() {
+		r.SetLaunch(i)
+		if err = r.once(t, graph, i); err != nil {
+			err = fmt.Errorf("launch %d: %w", i, err)
+			break
+		}
+	}
+	return errors.Join(err, graph.Close())
+}
+
+func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
+	estimates := r.propose()
+	if err := errors.Join(r.WriteLens(), r.put(estimates)); err != nil {
+		return err
+	}
+	var first []byte
+	for try := range 2 {
+		if err := errors.Join(r.pages.Poison(), r.count.Poison(), graph.Run()); err != nil {
+			return err
+		}
+		pages, err := r.pages.Read()
+		if err != nil {
+			return err
+		}
+		counts, err := r.count.Read()
+		if err != nil {
+			return err
+		}
+		if err := r.Arena.Check(); err != nil {
+			return err
+		}
+		if try == 1 {
+			if !bytes.Equal(first, append(pages, counts...)) {
+				t.Fail("launch %d: a second launch chose other pages", at)
+			}
+			continue
+		}
+		first = append(append([]byte{}, pages...), counts...)
+		r.compare(t, at, estimates, Int32s(pages), Int32s(counts))
+	}
+	head, err := r.workspace.ReadAt(0, int64(4*r.Cache.Batch()*r.Lists()))
+	if err != nil {
+		return err
+	}
+	for i, b := range head {
+		if b != 0 {
+			return fmt.Errorf("byte %d of the workspace's counters is left %#02x", i, b)
+		}
+	}
+	return nil
+}
+
+// propose scores as page_score does, in float64 rounded to f32, and chooses the candidates. Complete pages get an error on top, a
+// different one each page and head, so that the estimates mislead.
+func (r *rerankRun) propose() reference.Scores {
+	est := r.Cache.Score(r.summaries, r.Problem.Q, r.Logits)
+	for b, heads := range est.Score {
+		complete := int(r.Cache.SeqLens[b]) / r.Cache.PageSize
+		for h, row := range heads {
+			for page := range row {
+				if page < complete {
+					row[page] += 0.7 * math.Sin(float64(13*page+7*h))
+				}
+				row[page] = float64(float32(row[page]))
+			}
+		}
+	}
+	wide := r.Budget
+	wide.Slots = int(r.args.CandidateSlots)
+	r.proposals = est.Select(r.Rule, r.Group, wide)
+	return est
+}
+
+func (r *rerankRun) put(est reference.Scores) error {
+	scores := make([]float32, r.scoreRows.Elements())
+	wide, counts := make([]int32, r.wideRows.Elements()), make([]int32, r.Cache.Batch()*r.Lists())
+	for i := range wide {
+		wide[i] = -1
+	}
+	for b, heads := range est.Score {
+		for h, row := range heads {
+			for page, x := range row {
+				scores[r.scoreRows.At(b, h)+int64(page)] = float32(x)
+			}
+		}
+		for list, chosen := range r.proposals[b] {
+			counts[b*r.Lists()+list] = int32(len(chosen))
+			copy(wide[r.wideRows.At(b, list):], chosen)
+		}
+	}
+	return errors.Join(r.scores.Write(BytesOfFloat32(scores)), r.wide.Write(BytesOfInt32(wide)), r.wideCounts.Write(BytesOfInt32(counts)))
+}
+
+// compare judges one launch's lists.
+func (r *rerankRun) compare(t *Tally, at int, est reference.Scores, pages, counts []int32) {
+	rows := r.Problem.Q.Heads / r.Lists()
+	for b, lists := range r.proposals {
+		for list, candidates := range lists {
+			want := min(r.Slots, len(candidates))
+			got := pages[r.listRows.At(b, list):][:r.Slots]
+			if n := int(counts[b*r.Lists()+list]); n != want {
+				t.Fail("launch %d, request %d, list %d: %d pages, want %d", at, b, list, n, want)
+				continue
+			}
+			for i, page := range got[want:] {
+				if page != -1 {
+					t.Fail("launch %d, request %d, list %d: slot %d holds %d, not -1", at, b, list, want+i, page)
+				}
+			}
+			if len(candidates) == 0 {
+				continue
+			}
+			r.judge(t, fmt.Sprintf("launch %d, request %d, list %d", at, b, list), b, est.Score[b][list*rows:(list+1)*rows], list*rows, candidates, got[:want])
+		}
+	}
+	t.Passed(1)
+}
+
+// judge checks one list against the exact scores inside the shares: on the candidates alone, with the unit of all pages.
+func (r *rerankRun) judge(t *Tally, where string, b int, est [][]float64, firstHead int, candidates, got []int32) {
+	mixed, bound := make([][]float64, len(est)), 0.0
+	for g, row := range est {
+		mixed[g] = append([]float64{}, row...)
+		head := firstHead + g
+		q := r.Problem.Q.Of(b, head)
+		for _, page := range candidates {
+			tokens := r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b]))
+			keys := r.Cache.Keys(b, int(page), head/r.Group, tokens)
+			mixed[g][page] = reference.PageLSE(q, keys, r.Logits)
+			if x := math.Abs(mixed[g][page]); !math.IsInf(x, 0) {
+				bound = max(bound, x)
+			}
+		}
+	}
+	bound = 4 * ScoreBound(bound)
+	values := r.Rule.Values(mixed)
+	place, of := map[int32]int{}, make([]float64, len(candidates))
+	for i, page := range candidates {
+		place[page], of[i] = i, values[page]
+	}
+	var chosen []int32
+	for i, page := range got {
+		at, ok := place[page]
+		if !ok || i > 0 && page <= got[i-1] {
+			t.Fail("%s: slot %d holds page %d, no candidate or out of order", where, i, page)
+			return
+		}
+		chosen = append(chosen, int32(at))
+	}
+	excess, err := r.Budget.CheckValues(r.Rule, of, chosen, bound)
+	if err != nil && excess <= bound {
+		t.Fail("%s: %v", where, err)
+		return
+	}
+	t.Add(excess, bound, func() string { return fmt.Sprintf("%s: %v", where, err) })
+}

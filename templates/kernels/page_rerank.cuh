@@ -1,0 +1,322 @@
+// page_rerank: the exact log-sum-exp of every candidate page from its keys, for every head of a list; the exact scores take the place of
+// the estimates inside the shares, and the best `slots` of the candidates are chosen.
+//
+// A list's candidates are dealt out to blocks, kPer to each. Each block also sums its part of the pages that are no candidates, whose
+// estimates stay in the unit of the shares. The last block of a list to finish merges the units, combines, and selects by radix over
+// integer keys, as page_select does. Every sum has a fixed order; nothing has a capacity that candidates could exceed.
+//
+// Workspace, 32-bit words: a counter a list (left zero); then for each list: masses [blocks][HEADS][2], exact scores [HEADS][candidate
+// slots], keys [candidate slots].
+#pragma once
+
+#include "kernels/page_score_exact.cuh"
+#include "kernels/page_select.cuh"
+
+namespace kvloom {
+
+namespace rerank {
+
+using reduce::Combine;
+using reduce::Mass;
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kWindow = 4096;  // pages whose candidates are marked at once
+
+// What the shapes share: S is RowShape with the list's heads as its group.
+struct List {
+  int request, list, kv_head;
+  int pages;     // of the request
+  int complete;  // of them full
+  int count;     // candidates
+  const int32_t* candidates;  // [count] ascending pages
+  const float* scores;        // [head][page] estimates, row stride below
+  int64_t head_stride;
+  float* masses;   // [blocks][HEADS][2]
+  float* exact;    // [HEADS][slots of candidates]
+  uint32_t* keys;  // [slots of candidates]
+  int width;       // slots of candidates
+};
+
+// Exact scores of candidates first to end - 1, by all warps of the block. A page that is still filling, or that has no block, keeps what
+// page_score wrote, which is exact.
+template <class S>
+__device__ __forceinline__ void score_candidates(const PageScoreArgs& args, const List& l, int first, int end) {
+  using Step = ExactStep<S>;
+  constexpr int kKept = S::kPage == 4 ? 2 : 1;
+  const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+#pragma unroll 1
+  for (int pass = 0; pass < S::kPasses; pass++) {
+    RowQuery<S::kHeadDim, S::kTiles> query;
+    load_rows<S>(args, l.request, l.list, pass, query);
+#pragma unroll 1
+    for (int at = first + threadIdx.x / 32 * Step::kTilePages; at < end; at += kWarps * Step::kTilePages) {
+      const bool mine = lane < Step::kTilePages && at + lane < end;
+      const int page = mine ? l.candidates[at + lane] : 0;
+      const int block = mine && page < l.complete ? __ldg(args.cache.block_table + l.request * args.cache.table_stride + page) : -1;
+      const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0);
+      LogSum2 total[S::kTiles][2];
+      float kept[S::kTiles][2][2];
+      Step step[2];
+      step[0].load(args, block, l.kv_head, 0);
+#pragma unroll
+      for (int s = 0; s < Step::kSteps; s++) {
+        if (s + 1 < Step::kSteps) step[(s + 1) % 2].load(args, block, l.kv_head, s + 1);
+        float x[S::kTiles][2][2];
+        step_logits<S>(args, step[s % 2], query, x);
+        sum_step<S>(x, s, total, kept);
+      }
+#pragma unroll
+      for (int k = 0; k < kKept; k++) {
+        const int n = g + 8 * k;
+        const int of = __shfl_sync(0xffffffffu, page, n % 32);
+        if (n >= Step::kTilePages || at + n >= end) continue;
+#pragma unroll
+        for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            const int head = pass * S::kUnitHeads + tile * 8 + 2 * p + h;
+            if (head < S::kGroup)
+              l.exact[head * static_cast<int64_t>(l.width) + at + n] =
+                  mapped >> n & 1 ? kept[tile][k][h] : l.scores[head * l.head_stride + of];
+          }
+      }
+    }
+  }
+}
+
+// The first index whose candidate is at least `page`.
+__device__ __forceinline__ int lower_bound(const int32_t* candidates, int count, int page) {
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (candidates[middle] < page)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// A mass over the block, the same in every thread.
+__device__ __forceinline__ Mass block_merge(Mass m, Mass (&of_warps)[kWarps]) {
+  m = reduce::warp_merge<32>(m);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = m;
+  __syncthreads();
+  const Mass none{-reduce::kInfinity, 0.0f};
+  return reduce::warp_merge<kWarps>(of_warps[threadIdx.x % kWarps].peak == none.peak ? none : of_warps[threadIdx.x % kWarps]);
+}
+
+// Peaks and masses of the estimates of pages begin to end - 1 that are no candidates.
+template <int HEADS>
+__device__ __forceinline__ void measure_others(const List& l, int begin, int end, uint32_t (&marks)[kWindow / 32], Mass (&of_warps)[kWarps],
+                                               float* out /* [HEADS][2] */) {
+  const int tid = threadIdx.x;
+  for (int h = 0; h < HEADS; h++)
+    if (tid < 2) out[2 * h + tid] = tid == 0 ? -reduce::kInfinity : 0.0f;
+  for (int window = begin; window < end; window += kWindow) {
+    const int upto = min(window + kWindow, end);
+    __syncthreads();
+    for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
+    __syncthreads();
+    for (int i = lower_bound(l.candidates, l.count, window) + tid; i < l.count; i += kThreads) {
+      const int page = l.candidates[i];
+      if (page >= upto) break;
+      atomicOr(&marks[(page - window) / 32], 1u << (page - window) % 32);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int h = 0; h < HEADS; h++) {
+      const float* row = l.scores + h * l.head_stride;
+      Mass m{-reduce::kInfinity, 0.0f};
+#pragma unroll 4
+      for (int page = window + tid; page < upto; page += kThreads)
+        if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.peak = fmaxf(m.peak, row[page]);  // fmaxf leaves NaN out
+      if (m.peak > -reduce::kInfinity) {
+#pragma unroll 4
+        for (int page = window + tid; page < upto; page += kThreads)
+          if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.sum += reduce::exp_difference(row[page], m.peak);
+      }
+      m = block_merge(m, of_warps);
+      if (tid == 0) {
+        const Mass before{out[2 * h], out[2 * h + 1]};
+        const float peak = fmaxf(before.peak, m.peak);
+        out[2 * h] = peak;
+        out[2 * h + 1] = (before.sum > 0.0f ? before.sum * reduce::exp_difference(before.peak, peak) : 0.0f) +
+                         (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f);
+      }
+    }
+  }
+}
+
+// Scratch of the block that selects.
+template <int HEADS>
+struct Shared {
+  uint32_t marks[kWindow / 32];
+  Mass of_warps[kWarps];
+  float2 heads[HEADS];  // peak, 1 / mass
+  uint32_t histogram[256];
+  int scan[kWarps];
+  int found[3];  // bin, keys above it, keys in it
+  int2 counts[kWarps];
+  bool last;
+};
+
+// The unit of each head: over the candidates' exact scores and what the blocks measured of the others.
+template <int HEADS, Combine COMBINE>
+__device__ __forceinline__ void unite(const List& l, int blocks, Shared<HEADS>& sm) {
+  const int lane = threadIdx.x % 32;
+  for (int h = threadIdx.x / 32; h < HEADS; h += kWarps) {
+    const float* row = l.exact + h * static_cast<int64_t>(l.width);
+    Mass m{-reduce::kInfinity, 0.0f};
+    for (int i = lane; i < l.count; i += 32)
+      if (COMBINE != Combine::kGroupMass || row[i] < reduce::kInfinity) m.peak = fmaxf(m.peak, row[i]);
+    if (m.peak > -reduce::kInfinity)
+      for (int i = lane; i < l.count; i += 32) m.sum += reduce::exp_difference(row[i], m.peak);
+    if constexpr (reduce::is_share(COMBINE)) {
+      for (int i = lane; i < blocks; i += 32) {
+        const Mass other{l.masses[(i * HEADS + h) * 2], l.masses[(i * HEADS + h) * 2 + 1]};
+        const float peak = fmaxf(m.peak, other.peak);
+        m.sum = (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f) +
+                (other.sum > 0.0f ? other.sum * reduce::exp_difference(other.peak, peak) : 0.0f);
+        m.peak = peak;
+      }
+    }
+    m = reduce::warp_merge<32>(m);
+    if (lane == 0) sm.heads[h] = make_float2(m.peak, COMBINE == Combine::kShareAverage ? 1.0f / m.sum : 1.0f);
+  }
+  __syncthreads();
+}
+
+// The key at which the `need` best of the open keys end, and how many keys equal to it are taken. Forced candidates have no key.
+template <int HEADS>
+__device__ __forceinline__ void threshold_of(const List& l, int sinks, int recent, int need, Shared<HEADS>& sm, uint32_t& key, int& ties) {
+  const int tid = threadIdx.x;
+  uint32_t prefix = 0;
+#pragma unroll 1
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    sm.histogram[tid] = 0;
+    __syncthreads();
+    for (int i = tid; i < l.count; i += kThreads) {
+      const int page = l.candidates[i];
+      const uint32_t k = l.keys[i];
+      if (page >= sinks && page < recent && (shift == 24 || k >> (shift + 8) == prefix)) atomicAdd(&sm.histogram[k >> shift & 255], 1u);
+    }
+    __syncthreads();
+    const int in = sm.histogram[255 - tid];
+    const int above = reduce::block_exclusive_scan<kThreads>(in, sm.scan);
+    if (above < need && above + in >= need) sm.found[0] = 255 - tid, sm.found[1] = above;
+    __syncthreads();
+    prefix = prefix << 8 | static_cast<uint32_t>(sm.found[0]);
+    need -= sm.found[1];
+    __syncthreads();
+  }
+  key = prefix;
+  ties = need;
+}
+
+// Chooses and writes the list, by one block.
+template <int HEADS, Combine COMBINE>
+__device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l, int blocks, int32_t* out, Shared<HEADS>& sm) {
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
+  const int forced = lower_bound(l.candidates, l.count, sinks) + l.count - lower_bound(l.candidates, l.count, recent);
+  const int need = max(args.slots - forced, 0);
+  uint32_t threshold = 0xffffffffu;
+  int ties = 0;
+  if (need > 0) {
+    unite<HEADS, COMBINE>(l, blocks, sm);
+    float top = 0.0f;
+    if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
+    const select::Row<HEADS> row{l.exact, l.width, nullptr, 0};
+    for (int i = tid; i < l.count; i += kThreads) l.keys[i] = select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0);
+    __syncthreads();
+    threshold_of(l, sinks, recent, need, sm, threshold, ties);
+  }
+  int above_before = 0, equal_before = 0;
+#pragma unroll 1
+  for (int base = 0; base < l.count; base += kThreads) {
+    const int i = base + tid;
+    const bool live = i < l.count;
+    const int page = live ? l.candidates[i] : 0;
+    const bool kept = live && (page < sinks || page >= recent);
+    const uint32_t key = live && need > 0 ? l.keys[i] : 0u;
+    const uint32_t is_above = __ballot_sync(0xffffffffu, kept || (live && key > threshold));
+    const uint32_t is_equal = __ballot_sync(0xffffffffu, live && !kept && key == threshold);
+    if (lane == 0) sm.counts[warp] = make_int2(__popc(is_above), __popc(is_equal));
+    __syncthreads();
+    int above = above_before, equal = equal_before;
+    for (int w = 0; w < kWarps; w++) {
+      if (w < warp) above += sm.counts[w].x, equal += sm.counts[w].y;
+      above_before += sm.counts[w].x, equal_before += sm.counts[w].y;
+    }
+    const uint32_t lower_lanes = (1u << lane) - 1;
+    above += __popc(is_above & lower_lanes);
+    equal += __popc(is_equal & lower_lanes);
+    const bool taken = is_above >> lane & 1 || (is_equal >> lane & 1 && equal < ties);
+    const int position = above + min(equal, ties);
+    if (taken && position < args.slots) out[position] = page;
+    __syncthreads();
+  }
+}
+
+}  // namespace rerank
+
+// HEADS is the number of query heads of one list: the group, or 1 for per_head. Grid: x blocks of kPer candidates, y lists, z requests.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kPer>
+__device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
+  using namespace rerank;
+  using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
+  __shared__ Shared<HEADS> sm;
+  const int tid = threadIdx.x, lists = gridDim.y, blocks = gridDim.x, width = args.candidate_slots;
+  List l;
+  l.request = blockIdx.z, l.list = blockIdx.y, l.kv_head = l.list * HEADS / GROUP;
+  const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
+  l.count = min(args.candidate_counts[index], width);
+  l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
+  int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
+  const int chosen = min(args.slots, l.count);
+  if (blockIdx.x == 0) {
+    if (tid == 0) args.counts[index] = chosen;
+    for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
+  }
+  if (l.count <= args.slots) {  // nothing to choose
+    if (blockIdx.x == 0)
+      for (int i = tid; i < l.count; i += kThreads) out[i] = l.candidates[i];
+    return;
+  }
+  const int length = max(args.cache.seq_lens[l.request], 0);
+  l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.cache.max_pages);
+  l.complete = min(length / PAGE, args.cache.max_pages);
+  l.scores = args.scores + l.request * args.score_batch_stride + static_cast<int64_t>(l.list) * HEADS * args.score_head_stride;
+  l.head_stride = args.score_head_stride;
+  l.width = width;
+  const int64_t each = static_cast<int64_t>(blocks) * HEADS * 2 + (HEADS + 1) * static_cast<int64_t>(width);
+  uint32_t* const space = args.workspace + static_cast<int64_t>(gridDim.z) * lists + index * each;
+  l.masses = reinterpret_cast<float*>(space);
+  l.exact = l.masses + static_cast<int64_t>(blocks) * HEADS * 2;
+  l.keys = reinterpret_cast<uint32_t*>(l.exact + HEADS * static_cast<int64_t>(width));
+
+  PageScoreArgs score;
+  score.cache = args.cache;
+  score.q = args.q;
+  score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
+  score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
+  const int first = blockIdx.x * kPer;
+  if (first < l.count) score_candidates<S>(score, l, first, min(first + kPer, l.count));
+  if constexpr (reduce::is_share(COMBINE)) {
+    const int part = (l.pages + blocks - 1) / blocks, begin = min(static_cast<int>(blockIdx.x) * part, l.pages);
+    measure_others<HEADS>(l, begin, min(begin + part, l.pages), sm.marks, sm.of_warps, l.masses + blockIdx.x * HEADS * 2);
+  }
+  __threadfence();  // this block's results come before its count
+  __syncthreads();
+  if (tid == 0) sm.last = atomicAdd(args.workspace + index, 1u) == static_cast<uint32_t>(blocks) - 1;
+  __syncthreads();
+  if (!sm.last) return;
+  __threadfence();  // and those of the others after theirs
+  choose<HEADS, COMBINE>(args, l, blocks, out, sm);
+  if (tid == 0) args.workspace[index] = 0;
+}
+
+}  // namespace kvloom
