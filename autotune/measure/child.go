@@ -147,7 +147,7 @@ func (r Request) timing() Timing {
 		t.Width = r.Precision
 	}
 	if t.Width > Usual.Width {
-		t.Least = coarseLeast
+		t.Least, t.GraphUS = coarseLeast, t.GraphUS/2
 	}
 	t.CutUS = 3 * r.BestUS
 	return t

@@ -19,7 +19,7 @@ func TestTiming(t *testing.T) {
 	}{
 		{"a first trial", Request{}, Usual},
 		{"a later one is cut", Request{BestUS: 5}, with(func(t *Timing) { t.CutUS = 15 })},
-		{"coarse", Request{Precision: 0.02}, with(func(t *Timing) { t.Width, t.Least = 0.02, coarseLeast })},
+		{"coarse", Request{Precision: 0.02}, with(func(t *Timing) { t.Width, t.Least, t.GraphUS = 0.02, coarseLeast, Usual.GraphUS/2 })},
 		{"fine", Request{Precision: 0.001}, with(func(t *Timing) { t.Width = 0.001 })},
 		{"a round of a contest is short and never cut", Request{Samples: 5, BestUS: 5, Precision: 0.02},
 			with(func(t *Timing) { t.Least, t.Most, t.GraphUS = 5, 5, Usual.GraphUS/2 })},
