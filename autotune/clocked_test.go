@@ -33,6 +33,11 @@ func TestChildEndToEnd(t *testing.T) {
 	if resp, err = host.Do(t.Context(), r); err != nil || store.Class(resp.Class) != store.Cut || len(resp.Samples) != 3 {
 		t.Errorf("a slow one: %+v, %v; want it cut after 3 samples", resp, err)
 	}
+	r = request(t, planted{})
+	r.CheckOnly = true
+	if resp, err = host.Do(t.Context(), r); err != nil || store.Class(resp.Class) != store.OK || len(resp.Samples) != 0 || resp.Bound == 0 {
+		t.Errorf("a check alone: %+v, %v; want what it found, and no time", resp, err)
+	}
 	if host.Restarts != 0 {
 		t.Errorf("%d fresh children", host.Restarts)
 	}
