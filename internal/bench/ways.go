@@ -68,7 +68,10 @@ func cost(p *plan.Plan, work measure.Work, w specs.Workload) plan.Work {
 		return p.Of(plan.Family(work)).Cost(w)
 	}
 	a := p.Spec.Attention
-	tokens := int64(w.Batch) * int64(w.Context)
-	return plan.Work{Bytes: tokens * int64(a.KVHeads) * int64(a.HeadDim) * 4, Flops: 4 * tokens * int64(a.QueryHeads) * int64(a.HeadDim),
+	tokens, element := int64(w.Batch)*int64(w.Context), int64(2)
+	if p.Spec.Cache.DType == "fp8_e4m3" {
+		element = 1
+	}
+	return plan.Work{Bytes: tokens * int64(a.KVHeads) * int64(a.HeadDim) * 2 * element, Flops: 4 * tokens * int64(a.QueryHeads) * int64(a.HeadDim),
 		Exponential: tokens * int64(a.QueryHeads)}
 }
