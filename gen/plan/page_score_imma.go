@@ -26,15 +26,16 @@ type immaChoice struct {
 	ones     bool // tokens are summed by a product with ones
 	pad      bool // pages meet different banks, at the price of slower copies
 	hint     bool // records leave L2 first
+	fill     int  // warps that fill the ring
 }
 
 // immaFirst are the guesses that come first, the default before all, for 8 kv heads of rank 4. Stages count what a tile of those takes
 // (31 KiB); for smaller tiles a ring of the same bytes has more.
 var immaFirst = []immaChoice{
-	{8, 8, 1, 3, 1, 4, 4, true, false, true},
-	{8, 8, 1, 3, 1, 1, 4, true, false, true},
-	{8, 8, 1, 3, 1, 1, 4, false, false, true},
-	{8, 16, 1, 4, 1, 4, 1, true, false, true},
+	{8, 8, 1, 3, 1, 1, 1, true, false, true, 1},
+	{8, 8, 1, 3, 1, 1, 4, true, false, true, 1},
+	{8, 8, 1, 3, 1, 1, 1, false, false, true, 1},
+	{8, 8, 1, 3, 1, 1, 1, true, false, true, 2},
 }
 
 // immaShares are the ways to share a block's work: kv heads copied together (as parts of the most), warps, warps to a tile, rings, blocks
@@ -59,17 +60,26 @@ func immaChoices(s *specs.Spec) []immaChoice {
 	var list []immaChoice
 	for _, c := range immaFirst {
 		c.heads = most
+		if s.Attention.Group() > 4 {
+			c.ones = !c.ones
+		}
+		if most <= 4 { // many small tiles: one warp does not fill the ring fast enough
+			c.fill = 3 - c.fill
+		}
 		list = append(list, c)
 	}
 	for _, at := range immaShares {
 		for _, stages := range at.stages {
-			for bits := range 32 {
-				c := immaChoice{max(most/at.part, 1), at.warps, at.split, stages, at.blocks, 1, 4, bits&1 == 0, bits&2 != 0, bits&4 == 0}
-				if bits&8 == 0 {
+			for bits := range 48 {
+				c := immaChoice{max(most/at.part, 1), at.warps, at.split, stages, at.blocks, 1, 1, bits&1 == 0, bits&2 != 0, true, 1 + bits/32}
+				if bits&4 != 0 {
 					c.run = 4
 				}
-				if bits&16 != 0 {
-					c.together = 1
+				if bits&8 != 0 {
+					c.together = 4
+				}
+				if bits < 32 {
+					c.hint = bits&16 == 0 // with one warp that fills
 				}
 				list = append(list, c)
 			}
@@ -83,7 +93,7 @@ func immaChoices(s *specs.Spec) []immaChoice {
 // from is in how many ways a choice differs from another.
 func (c immaChoice) from(o immaChoice) (n int) {
 	for _, differs := range []bool{c.heads != o.heads, c.warps != o.warps, c.split != o.split, c.stages != o.stages, c.blocks != o.blocks,
-		c.run != o.run, c.together != o.together, c.ones != o.ones, c.pad != o.pad, c.hint != o.hint} {
+		c.run != o.run, c.together != o.together, c.ones != o.ones, c.pad != o.pad, c.hint != o.hint, c.fill != o.fill} {
 		if differs {
 			n++
 		}
@@ -91,31 +101,40 @@ func (c immaChoice) from(o immaChoice) (n int) {
 	return n
 }
 
-// immaHeads is how many kv heads are copied together: the most that divide them evenly among at most 8 warps. A kernel is right for
-// any number of kv heads.
+// immaPasses are ImmaShape::kPasses: units of at most 16 query heads of a kv head, each with its own warps.
+func immaPasses(s *specs.Spec) int { return (s.Attention.Group() + 15) / 16 }
+
+// immaPassHeads are ImmaShape::kPassHeads.
+func immaPassHeads(s *specs.Spec) int {
+	return (s.Attention.Group() + immaPasses(s) - 1) / immaPasses(s)
+}
+
+// immaHeads is how many kv heads are copied together: the most that divide them evenly, have at most 8 units among them, and leave room
+// for two tiles and more. A kernel is right for any number of kv heads.
 func immaHeads(s *specs.Spec) int {
-	for n := min(8, s.Attention.KVHeads); n > 1; n-- {
-		if s.Attention.KVHeads%n == 0 {
+	for n := min(8/immaPasses(s), s.Attention.KVHeads); n > 1; n-- {
+		if s.Attention.KVHeads%n == 0 && immaTile*n*scoreRecord(s).Bytes <= 64<<10 {
 			return n
 		}
 	}
 	return 1
 }
 
+func scoreRecord(s *specs.Spec) specs.Record {
+	return specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
+}
+
 // immaRefusal says why a spec has no integer form; empty where it has one.
 func immaRefusal(s *specs.Spec) string {
 	a, l := s.Attention, s.Locks
+	rows := a.Group() > 4 // the query is the rows of the product, not its columns
 	switch {
-	case s.Cache.PageSize != 16:
-		return fmt.Sprintf("integer tensor cores: tiles are laid out for pages of 16 tokens, not %d", s.Cache.PageSize)
-	case l.BasisBits != 4:
-		return fmt.Sprintf("integer tensor cores: nibbles are unpacked, not %d bits", l.BasisBits)
-	case l.Rank != 4 && l.Rank != 8:
-		return fmt.Sprintf("integer tensor cores: a k step holds pages of rank 4 or 8, not %d", l.Rank)
-	case a.HeadDim%64 != 0:
-		return fmt.Sprintf("integer tensor cores: a quarter of a row must be whole k steps, head_dim a multiple of 64, not %d", a.HeadDim)
-	case a.Group() > 16:
-		return fmt.Sprintf("integer tensor cores: a warp holds at most 16 query heads, not %d", a.Group())
+	case l.BasisBits != 4 && l.BasisBits != 8:
+		return fmt.Sprintf("integer tensor cores: nibbles and bytes enter a product as they lie, not %d bits", l.BasisBits)
+	case l.Rank&(l.Rank-1) != 0, rows && l.Rank != 4 && l.Rank != 8:
+		return fmt.Sprintf("integer tensor cores: a k step does not hold whole pages of rank %d", l.Rank)
+	case s.Cache.PageSize < 16 && (rows || l.Rank == 1):
+		return fmt.Sprintf("integer tensor cores: codes of %d query heads and rank %d are laid out for pages of 16 tokens and more, not %d", a.Group(), l.Rank, s.Cache.PageSize)
 	case a.LogitSoftcap > 0:
 		return "integer tensor cores: a cap bends each logit before the centroid's part can be taken out of the sum"
 	}
@@ -150,7 +169,7 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 
 // immaMisfit says why a choice cannot run on the target.
 func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) string {
-	shared := g.DynamicShared + (16+16)*choice.stages + (8+4*choice.heads)*choice.slots() // entries, barriers and counters
+	shared := g.DynamicShared + (16+16)*choice.stages + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers and counters
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
 	}
@@ -169,13 +188,16 @@ func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) s
 // many bytes in the ring, two stages at least for each group of warps. What changes nothing is brought to one value.
 func immaFit(s *specs.Spec, choice immaChoice) immaChoice {
 	wanted := choice.stages * 32 << 10
-	choice.warps = max(choice.warps/(choice.heads*choice.split), 1) * choice.heads * choice.split
-	groups := choice.warps / (choice.heads * choice.split)
-	choice.stages = max(wanted/immaTileBytes(s, choice)/groups*groups, 2*groups) // a stage belongs to one group for good
-	choice.together = min(choice.together, immaProducts(s)/choice.split)
-	if choice.heads*specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).Bytes%128 != 0 {
-		choice.pad = true
+	if s.Locks.Rank <= 2 {
+		choice.split = 1 // the pages of a tile fill one product
 	}
+	choice.ones = choice.ones || s.Locks.Rank == 16 // where lanes share the tokens of a page otherwise
+	units := choice.heads * immaPasses(s) * choice.split
+	choice.warps = max(choice.warps/units, 1) * units
+	groups := choice.warps / units
+	choice.stages = max(wanted/immaTileBytes(s, choice)/groups*groups, 2*groups) // a stage belongs to one group for good
+	choice.together = max(min(choice.together, immaProducts(s)/choice.split), 1)
+	choice.pad = choice.pad || choice.heads*scoreRecord(s).Bytes%128 != 0
 	return choice
 }
 
@@ -197,8 +219,7 @@ func (c immaChoice) slots() int {
 
 // immaTileBytes is ImmaShape::kStageBytes.
 func immaTileBytes(s *specs.Spec, choice immaChoice) int {
-	r := specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
-	n := choice.heads * r.Bytes
+	n := choice.heads * scoreRecord(s).Bytes
 	if n%128 == 0 && !choice.pad {
 		return immaTile * n
 	}
@@ -207,8 +228,8 @@ func immaTileBytes(s *specs.Spec, choice immaChoice) int {
 
 // immaRegisters is what a consumer was seen to do with without spilling.
 func immaRegisters(s *specs.Spec, choice immaChoice) int {
-	words := s.Attention.HeadDim / 32
-	switch group := s.Attention.Group(); {
+	words := (s.Attention.HeadDim + 63) / 64 * 2
+	switch group := s.Attention.Group() / immaPasses(s); {
 	case group <= 4:
 		return 80 + 4*words
 	case group <= 8:
@@ -222,16 +243,17 @@ func immaCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: choice.warps, blocks: choice.blocks})
 	c.Params = []Param{{"imma", 1}, {"heads", choice.heads}, {"warps", choice.warps}, {"split", choice.split}, {"stages", choice.stages},
 		{"blocks", choice.blocks}, {"run", choice.run}, {"together", choice.together}, {"ones", boolParam(choice.ones)},
-		{"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}}
+		{"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}, {"fill", choice.fill}}
 	c.Header, c.Kernel = "kernels/page_score_imma.cuh", "kvloom::page_score_imma"
 	c.Constants = append(c.Constants[:len(c.Constants)-1], // all but WARPS
 		Constant{"HEADS", fmt.Sprint(choice.heads)}, Constant{"CONSUMERS", fmt.Sprint(choice.warps)}, Constant{"STAGES", fmt.Sprint(choice.stages)},
 		Constant{"RUN", fmt.Sprint(choice.run)}, Constant{"SPLIT", fmt.Sprint(choice.split)}, Constant{"TOGETHER", fmt.Sprint(choice.together)},
-		Constant{"ONES", fmt.Sprint(choice.ones)}, Constant{"PAD", fmt.Sprint(choice.pad)}, Constant{"HINT", fmt.Sprint(choice.hint)})
+		Constant{"ONES", fmt.Sprint(choice.ones)}, Constant{"PAD", fmt.Sprint(choice.pad)}, Constant{"HINT", fmt.Sprint(choice.hint)},
+		Constant{"PRODUCERS", fmt.Sprint(choice.fill)})
 	c.Geometry = launch.Geometry{
 		Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.SMs}, Times: int64(choice.blocks), Per: 1}, launch.Const(1), launch.Const(1)},
-		Block: 32 * (choice.warps + 2), Cluster: 1,
-		DynamicShared: choice.stages*immaTileBytes(s, choice) + choice.slots()*choice.heads*s.Attention.Group()*immaRowFloats*4,
+		Block: 32 * (choice.warps + choice.fill + 1), Cluster: 1,
+		DynamicShared: choice.stages*immaTileBytes(s, choice) + choice.slots()*choice.heads*immaPasses(s)*immaPassHeads(s)*immaRowFloats*4,
 	}
 	return c
 }

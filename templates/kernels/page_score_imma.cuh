@@ -1,4 +1,4 @@
-// page_score on int8 tensor cores, for 4-bit bases of rank 4 and 8 at page 16 (sm_90): one block an SM, one warp fills a ring of
+// page_score on int8 tensor cores, for bases of 4 and 8 bits whose rank is a power of two (sm_90): one block an SM or two, a warp or two fill a ring of
 // tiles by bulk copies, CONSUMERS warps compute, one more warp sums the pages that are still filling.
 //
 // Logits stand without the centroid's part until their exponentials are summed, and no maximum is taken out. Sums outside
@@ -21,9 +21,9 @@ struct ImmaArrangement<true, S> {
 
 // Scores of a warp's pages by plain arithmetic: quad g takes page g, lane p a quarter of the dims and then of the tokens. For pages
 // whose logits lie too far apart for a sum without a maximum, and for values that are not finite. `to` is the first page's score of the
-// group's first head, heads are `stride` apart.
+// pass's first head, heads are `stride` apart.
 template <class S>
-__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, float* to,
+__device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uint8_t* tile, int request, int kv_head, int pass, float* to,
                                             int64_t stride, uint32_t mapped, int live) {
   using T = typename S::Element;
   using R = typename S::Rec;
@@ -32,9 +32,9 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
   const SharedBytes page{tile + g % S::kWarpPages * S::kDistance};
   const float unit = args.softmax_scale * kLog2E;
 #pragma unroll 1
-  for (int head = 0; head < S::kGroup; head++) {
+  for (int head = 0; head < S::kPassHeads && pass * S::kPassHeads + head < S::kGroup; head++) {
     const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride +
-                 (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.q_head_stride + p * kQuarter;
+                 (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads + head) * args.q_head_stride + p * kQuarter;
     float dots[S::kRank + 1];
 #pragma unroll
     for (int c = 0; c <= S::kRank; c++) dots[c] = 0.f;
@@ -43,8 +43,9 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
       const float x = static_cast<float>(q[i]);
 #pragma unroll
       for (int c = 0; c < S::kRank; c++) {
-        const int byte = page.base[R::kV + c * R::kRowBytes + p * R::kQuarterBytes + i / 2];
-        dots[c] = fmaf(x, static_cast<float>((i % 2 == 0 ? byte & 15 : byte >> 4) - 8), dots[c]);
+        const uint8_t* row = page.base + R::kV + c * R::kRowBytes + p * R::kQuarterBytes;
+        const int code = S::kBits == 8 ? static_cast<int8_t>(row[i]) : (i % 2 == 0 ? row[i / 2] & 15 : row[i / 2] >> 4) - 8;
+        dots[c] = fmaf(x, static_cast<float>(code), dots[c]);
       }
       dots[S::kRank] = fmaf(x, static_cast<float>(static_cast<int8_t>(page.base[R::kMu + p * kQuarter + i])), dots[S::kRank]);
     }
@@ -72,12 +73,13 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
   }
 }
 
-// Stores a lane's scores; `to` is that of its result 0. pairs: two neighbouring pages can be stored together.
+// Stores a lane's scores of `heads` heads; `to` is that of its result 0. pairs: two neighbouring pages can be stored together.
 template <class S, class Query>
-__device__ __forceinline__ void store_scores(const float (&score)[Query::kValues], float* to, int64_t stride, int live, bool pairs) {
+__device__ __forceinline__ void store_scores(const float (&score)[Query::kValues], float* to, int64_t stride, int heads, int live,
+                                             bool pairs) {
 #pragma unroll
   for (int i = 0; i < Query::kValues; i += 2) {
-    if (Query::head(i) < S::kGroup && Query::owner()) {
+    if (Query::head(i) < heads && Query::owner()) {
       float* at = to + (Query::head(i) - Query::head(0)) * stride;
       if constexpr (Query::kValues == 1) {
         if (Query::page(i) < live) at[0] = score[i];
@@ -93,11 +95,12 @@ __device__ __forceinline__ void store_scores(const float (&score)[Query::kValues
 
 // Writes a run of up to 32 pages from its slot, a line a query head. `to` is the first head's first page.
 template <class S>
-__device__ __forceinline__ void write_run(const float* slot, float* to, int64_t stride, int pages, bool by16) {
+__device__ __forceinline__ void write_run(const float* slot, float* to, int64_t stride, int heads, int pages, bool by16) {
   __syncwarp();
 #pragma unroll
-  for (int i = threadIdx.x % 32; i < S::kGroup * 8; i += 32) {
+  for (int i = threadIdx.x % 32; i < S::kPassHeads * 8; i += 32) {
     const int head = i / 8, page = i % 8 * 4;
+    if (S::kPasses > 1 && head >= heads) break;
     const float* from = slot + head * S::kRowFloats + page;
     float* at = to + head * stride + page;
     if (by16 && page + 3 < pages) {
@@ -115,15 +118,18 @@ template <class S, class Query>
 __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp) {
   using R = typename S::Rec;
   const int lane = threadIdx.x % 32;
-  const int own = warp / S::kSplit % S::kHeads, from = warp % S::kSplit * S::kWarpPages;
-  int stage = warp / (S::kSplit * S::kHeads);
+  const int unit = warp / S::kSplit % S::kUnits, from = warp % S::kSplit * S::kWarpPages;
+  const int own = unit / S::kPasses, pass = unit % S::kPasses;
+  const int heads = min(S::kGroup - pass * S::kPassHeads, S::kPassHeads);
+  int stage = warp / (S::kSplit * S::kUnits);
   uint32_t parity = 0;
   Query query;
-  float* rows = nullptr;  // scores of the group's first query head
+  float* rows = nullptr;  // scores of the pass's first query head
   int loaded_request = -1, loaded_head = -1;
   auto load = [&](int request, int kv_head) {
-    query.load(args, request, kv_head);
-    rows = args.scores + request * args.score_batch_stride + static_cast<int64_t>(kv_head) * S::kGroup * args.score_head_stride;
+    query.load(args, request, kv_head, pass);
+    rows = args.scores + request * args.score_batch_stride +
+           (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads) * args.score_head_stride;
     loaded_request = request, loaded_head = kv_head;
   };
   if (args.cache.batch == 1 && own < args.cache.kv_heads) load(0, own);  // before anything has landed
@@ -136,12 +142,12 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
     if (mine) {
       if (t.request != loaded_request || kv_head != loaded_head) load(t.request, kv_head);
       const uint32_t mapped = (t.pages & 0xffu) >> from;
-      const int live = static_cast<int>(t.pages >> 8 & 15u) - from;  // none where it is not positive
+      const int live = min(static_cast<int>(t.pages >> 8 & 15u) - from, S::kWarpPages);  // none where it is not positive
       float* to = rows + t.first + from;
       int64_t stride = args.score_head_stride;
       bool pairs = true;
       if constexpr (S::kRun > 1) {
-        to = ring.out + ((t.pages >> 18) * S::kHeads + own) * S::kSlotFloats + t.first % (S::kRun * kImmaTile) + from;
+        to = ring.out + ((t.pages >> 18) * S::kUnits + unit) * S::kSlotFloats + t.first % (S::kRun * kImmaTile) + from;
         stride = S::kRowFloats;
       } else {
         pairs = (reinterpret_cast<uint64_t>(rows) | stride * 4) % 8 == 0;
@@ -162,9 +168,9 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
       for (int i = 0; i < Query::kValues; i++)
         if ((mapped >> Query::page(i) & 1) == 0) score[i] = minus_infinity();
       if (__all_sync(0xffffffffu, near))
-        store_scores<S, Query>(score, to + Query::head(0) * stride + Query::page(0), stride, live, pairs);
+        store_scores<S, Query>(score, to + Query::head(0) * stride + Query::page(0), stride, heads, live, pairs);
       else
-        score_by_lanes<S>(args, records, t.request, kv_head, to, stride, mapped, live);
+        score_by_lanes<S>(args, records, t.request, kv_head, pass, to, stride, mapped, live);
     }
     if constexpr (S::kRun > 1) {
       const int pages = static_cast<int>(t.pages >> 12 & 63u), slot = static_cast<int>(t.pages >> 18);
@@ -175,18 +181,18 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
         __syncwarp();
         if (lane == 0) {
           __threadfence_block();
-          before = atomicAdd(ring.arrived + slot * S::kHeads + own, 1u);
+          before = atomicAdd(ring.arrived + slot * S::kUnits + unit, 1u);
           __threadfence_block();
         }
         last = static_cast<int>(__shfl_sync(0xffffffffu, before, 0)) == (pages + kImmaTile - 1) / kImmaTile * S::kSplit - 1;
       }
       if (last && mine)
-        write_run<S>(ring.out + (slot * S::kHeads + own) * S::kSlotFloats, rows + t.first - of_run, args.score_head_stride, pages,
+        write_run<S>(ring.out + (slot * S::kUnits + unit) * S::kSlotFloats, rows + t.first - of_run, args.score_head_stride, heads, pages,
                      (reinterpret_cast<uint64_t>(rows) | args.score_head_stride * 4) % 16 == 0);
       if (S::kShared && last) {
         __syncwarp();
         if (lane == 0) {
-          ring.arrived[slot * S::kHeads + own] = 0;
+          ring.arrived[slot * S::kUnits + unit] = 0;
           mbarrier_arrive(ring.written + slot);
         }
       }
@@ -213,12 +219,13 @@ __device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
   }
 }
 
-// Grid: x blocks of CONSUMERS + 2 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
+// Grid: x blocks of CONSUMERS + PRODUCERS + 1 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
 template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
-          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT>
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
 __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
-  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT>;
-  constexpr int kCounters = S::kShared ? S::kSlots * HEADS : 1, kWritten = S::kShared ? S::kSlots : 1;
+  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT,
+                      PRODUCERS>;
+  constexpr int kCounters = S::kShared ? S::kSlots * S::kUnits : 1, kWritten = S::kShared ? S::kSlots : 1;
   extern __shared__ __align__(128) uint8_t records[];
   __shared__ ImmaTile entries[STAGES];
   __shared__ uint32_t arrived[kCounters];
@@ -228,18 +235,19 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, HEADS * SPLIT);
+      mbarrier_init(empty + i, S::kUnits * SPLIT);
     }
     if (S::kShared)
-      for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, HEADS);
+      for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, S::kUnits);
     mbarrier_init_fence();
   }
   if (S::kShared)
     for (int i = threadIdx.x; i < kCounters; i += blockDim.x) arrived[i] = 0;
-  ImmaDealer<S> dealer(args.cache, warp == CONSUMERS);  // its loads are under way while the block meets
+  const bool produces = warp >= CONSUMERS && warp < CONSUMERS + PRODUCERS;
+  ImmaDealer<S> dealer(args.cache, produces);  // its loads are under way while the block meets
   __syncthreads();
-  if (warp == CONSUMERS)
-    imma_produce<S>(args, ring, dealer);
+  if (produces)
+    imma_produce<S>(args, ring, dealer, warp - CONSUMERS);
   else if (warp < CONSUMERS)
     imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
   else

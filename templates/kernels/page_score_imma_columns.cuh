@@ -13,11 +13,17 @@ struct ImmaColumns {
   using R = typename S::Rec;
   static constexpr int kValues = 1;                 // results of a lane
   static constexpr int kPages = S::kWarpPages;
-  static constexpr int kHalf = S::kRank / 2;        // rows g of one page; rows g + 8 are the other half of the ranks
-  static constexpr int kMmaPages = 16 / S::kRank;   // pages of 16 rows
-  static constexpr int kRowPages = S::kRank == 4 ? 2 : 1;  // pages of a row g and its g + 8 in the second product
-  static constexpr int kGroups = kPages / kMmaPages;
-  static constexpr int kTogether = S::kTogether < kGroups ? S::kTogether : kGroups;
+  static constexpr int kHalf = S::kRank == 1 ? 1 : S::kRank / 2;  // rows g of one page; rows g + 8 are the other half of the ranks
+  static constexpr int kMmaPages = S::kRank == 1 ? 8 : 16 / S::kRank;  // pages of 16 rows; at rank 1 rows g + 8 are empty
+  static constexpr int kProducts = kPages / kMmaPages;
+  static constexpr int kTogether = S::kTogether < kProducts ? S::kTogether : kProducts;
+  static constexpr int kRowPages = S::kRank <= 4 ? 2 : 1;         // pages of a row g and its g + 8 in the second product
+  static constexpr int kVariants = S::kRank <= 2 ? 2 : 1;         // second products of one first product
+  static constexpr int kGroups = kProducts * kVariants;           // second products
+  static_assert(kProducts >= 1, "the 8 pages of a tile fill 16 rows: two warps cannot share them at rank 1 and 2");
+  static_assert(S::kOnes || S::kRank <= 8, "at rank 16 two lanes share the tokens of a page, which ones add up");
+  static_assert(S::kRank > 1 || S::kTokenTiles == 2, "at rank 1 codes are loaded in pairs of tokens");
+  static constexpr bool kHigh = S::kBits == 4;                    // odd dims keep their nibble's weight of 16
   static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;  // nats that a sum is too low
 
   uint32_t even[S::kWords], odd[S::kWords];  // B fragments
@@ -30,10 +36,10 @@ struct ImmaColumns {
   static __device__ __forceinline__ int head(int) { return threadIdx.x % 32 / 8; }
   static __device__ __forceinline__ int page(int) {
     const int half = threadIdx.x / 4 % 2, p = threadIdx.x % 4;
-    return (S::kRank == 4 ? 4 * (p / 2) + 2 * half + p % 2 : 2 * p + half) % kPages;
+    return (S::kRank <= 4 ? 4 * (p / 2) + 2 * half + p % 2 : 2 * p + half) % kPages;
   }
 
-  __device__ __forceinline__ void load(const PageScoreArgs& args, int request, int kv_head) {
+  __device__ __forceinline__ void load(const PageScoreArgs& args, int request, int kv_head, int) {
     const int lane = threadIdx.x % 32, n = lane / 4, p = lane % 4;
     const ImmaQuarter<S> q(args, request, kv_head, n / 2);
     int sum = 0;
@@ -45,14 +51,14 @@ struct ImmaColumns {
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    bias = -8 * (256 * __shfl_sync(0xffffffffu, sum, 8 * p) + __shfl_sync(0xffffffffu, sum, 8 * p + 4));
+    bias = (kHigh ? -8 : 0) * (256 * __shfl_sync(0xffffffffu, sum, 8 * p) + __shfl_sync(0xffffffffu, sum, 8 * p + 4));
     const float unit = args.softmax_scale * kLog2E;
     float most = fabsf(q.top * unit);
 #pragma unroll
     for (int mask = 8; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
     range.set(most);
     scale = __shfl_sync(0xffffffffu, q.inverse * unit, 8 * p);
-    x_scale = scale * range.down * (1.f / 16);  // odd dims keep their nibble's weight of 16
+    x_scale = scale * range.down * (kHigh ? 1.f / 16 : 1.f);
   }
 
   static __device__ __forceinline__ void split(float value, uint32_t& x, uint32_t& rest) {
@@ -62,31 +68,110 @@ struct ImmaColumns {
     rest = ptx::transpose8x8(f16x2_bits(__floats2half2_rn(left, left)));
   }
 
-  // B fragments of C: b[m][i] for the tokens 2 n + m, k = ranks of rows 8i + 2p, 8i + 2p + 1.
-  __device__ __forceinline__ void coefficients(const SharedBytes& page, uint32_t (&b)[2][2]) const {
-    constexpr int kTokens = 2 * R::kRankPad / 4;  // words of two tokens
+  // B fragments of C: b[m][i] for the token of column n of tile m in a block of tokens, k = ranks of rows 8i + 2p, 8i + 2p + 1. `pages`
+  // is the product's first page. At rank 1 i = 1 is the residual's, and the same.
+  __device__ __forceinline__ void coefficients(const SharedBytes& pages, int block, uint32_t (&b)[S::kTokenTiles][2]) const {
+    constexpr int kTiles = S::kTokenTiles;
     const int n = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
-    uint32_t w[kTokens];
-    load_words<kTokens, alignment_of(2 * R::kRankPad)>(page, R::kC + n * 2 * R::kRankPad, w);
+    const int token = kTiles == 2 ? 16 * block + 2 * n : n % S::kPage;  // of tile 0
+    const int at = R::kC + token * R::kRankPad;
+    if constexpr (S::kRank <= 2) {  // of pages 2p and 2p + 1
+      const SharedBytes first{pages.base + 2 * p * S::kDistance}, second{pages.base + (2 * p + 1) * S::kDistance};
+      constexpr bool kWord = kTiles * S::kRank == 4;
+      const uint32_t w0 = (kWord ? first.load4(at) : first.load2(at)) ^ 0x80808080u;
+      const uint32_t w1 = (kWord ? second.load4(at) : second.load2(at)) ^ 0x80808080u;
 #pragma unroll
-    for (int i = 0; i < kTokens; i++) w[i] ^= 0x80808080u;
+      for (int m = 0; m < kTiles; m++)
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+        for (int i = 0; i < 2; i++) {
+          const int byte = S::kRank == 2 ? 2 * m + i : m;
+          b[m][i] = range.codes(__byte_perm(w0, w1, byte | (4 + byte) << 4), 0x4140);
+        }
+    } else if constexpr (S::kRank == 16) {
 #pragma unroll
-      for (int i = 0; i < 2; i++)
-        // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
-        b[m][i] = S::kRank == 4 ? range.codes(w[m], i == 0 ? 0x4140 : 0x4342) : range.codes(w[2 * m + i], p % 2 == 0 ? 0x4140 : 0x4342);
+      for (int m = 0; m < kTiles; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) b[m][i] = range.codes(pages.load2(at + 16 * m + 8 * i + 2 * p) ^ 0x8080u, 0x4140);
+    } else {
+      constexpr int kWords = kTiles * R::kRankPad / 4;
+      const SharedBytes page{pages.base + (S::kRank == 4 ? p : p / 2) * S::kDistance};
+      uint32_t w[kWords];
+      load_words<kWords, alignment_of(4 * kWords)>(page, at, w);
+#pragma unroll
+      for (int i = 0; i < kWords; i++) w[i] ^= 0x80808080u;
+#pragma unroll
+      for (int m = 0; m < kTiles; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
+          b[m][i] = S::kRank == 4 ? range.codes(w[m], i == 0 ? 0x4140 : 0x4342)
+                                  : range.codes(w[(2 * m + i) % kWords], p % 2 == 0 ? 0x4140 : 0x4342);
+    }
   }
+
+  // What row g (i = 0) and row g + 8 (i = 1) keep of a k pair in second product v of a first one: the ranks of their page.
+  static __device__ __forceinline__ uint32_t keep(int v, int i) {
+    const int half = threadIdx.x / 4 % 2, p = threadIdx.x % 4;
+    if constexpr (S::kRank <= 2) return p == 2 * v + half ? (i == 0 ? 0x0000ffffu : 0xffff0000u) : 0u;
+    if constexpr (S::kRank == 4) return p == 2 * half + i ? 0xffffffffu : 0u;
+    if constexpr (S::kRank == 8) return i == 0 && p / 2 == half ? 0xffffffffu : 0u;
+    return i == 0 ? 0xffffffffu : 0u;
+  }
+
+  // Where the sums of tokens go: to lanes that will be added up, by p of the lane that will own the sum, or through a product with ones.
+  struct Sums {
+    float part[4] = {};
+    float ones[2][4] = {};  // columns: pages of a second product
+
+    __device__ __forceinline__ void add(int group, const float (&y)[S::kTokenTiles][4], const float (&scales)[kRowPages][4]) {
+      const int lane = threadIdx.x % 32;
+      if constexpr (S::kRank == 16) {  // rows (head, half) are the same: each takes one tile of tokens
+        const bool second = lane / 4 % 2 != 0;
+        const float x0 = second ? y[S::kTokenTiles - 1][0] * scales[0][2] : y[0][0] * scales[0][0];
+        const float x1 = second ? y[S::kTokenTiles - 1][1] * scales[0][3] : y[0][1] * scales[0][1];
+        mma_row_sums_tf32(ones[group % 2], exp2_approx(x0), 0.f, exp2_approx(x1), 0.f, lane / 4 == group ? 1.f : 0.f);
+      } else if constexpr (kRowPages == 2) {  // row g is page 4 group + 2 half, row g + 8 the next
+        const TokenSums<S> e0(y, 0, scales[0]), e1(y, 2, scales[kRowPages - 1]);
+        if constexpr (S::kOnes) {
+          const float on = lane / 16 % kGroups == group ? 1.f : 0.f;
+          mma_row_sums_tf32(ones[0], e0.a0, e1.a0, e0.a1, e1.a1, on);
+          if constexpr (S::kTokenTiles == 2) mma_row_sums_tf32(ones[1], e0.b0, e1.b0, e0.b1, e1.b1, on);
+        } else {
+          part[2 * group] += e0.sum(), part[2 * group + 1] += e1.sum();
+        }
+      } else {
+        const TokenSums<S> e(y, 0, scales[0]);
+        if constexpr (S::kOnes)  // rows g + 8 take half of the tokens
+          mma_row_sums_tf32(ones[group % 2], e.a0, e.b0, e.a1, e.b1, lane / 8 % kGroups == group ? 1.f : 0.f);
+        else
+          part[group] += e.sum();
+      }
+    }
+    __device__ __forceinline__ float get() {
+      const int p = threadIdx.x % 4;
+      if constexpr (S::kRank == 16) {
+        const float s0 = ones[0][0] + ones[1][0], s1 = ones[0][1] + ones[1][1];
+        const float both0 = s0 + __shfl_xor_sync(0xffffffffu, s0, 4), both1 = s1 + __shfl_xor_sync(0xffffffffu, s1, 4);
+        return threadIdx.x / 4 % 2 == 0 ? both0 : both1;
+      } else if constexpr (S::kOnes) {
+        const float s0 = ones[0][0] + ones[1][0], s1 = ones[0][2] + ones[1][2];
+        return kRowPages == 1 ? s0 + s1 : p % 2 == 0 ? s0 : s1;
+      } else {
+        if constexpr (kPages == 4) part[2] = part[0], part[3] = part[1];
+        return sum_quad_scatter(part);
+      }
+    }
+  };
 
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
-    const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4, half = g % 2;
+    const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
     int mean[2][4] = {};  // of the even and the odd dims: two short chains
     float mu_scale;
     {
       const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
       uint32_t mu_even[S::kWords], mu_odd[S::kWords];
-      load_centroid<S>(page_g, mu_even, mu_odd);
+      load_bytes<S>(page_g, R::kMu, mu_even, mu_odd);
       mu_scale = shared_bf16(page_g, R::kMuScale);
 #pragma unroll
       for (int j = 0; j < S::kWords; j += 2) {
@@ -94,88 +179,86 @@ struct ImmaColumns {
         mma_m16n8k32_ss(mean[1], mu_odd[j], 0u, mu_odd[j + 1], 0u, odd[j], odd[j + 1]);
       }
     }
-    float part[4];          // by p of the lane that will own it
-    float ones[2][4] = {};  // or the sums of all rows, a column a group
+    Sums sums;
 #pragma unroll
-    for (int first = 0; first < kGroups; first += kTogether) {
-      uint32_t w[kTogether][2][S::kWords], b[kTogether][2][2];
-      float column[kTogether][2], scales[kTogether][kRowPages][4];
-      const int own = S::kRank == 4 ? p : p / 2;  // the page of this lane's k
-#pragma unroll
-      for (int t = 0; t < kTogether; t++) {
-        const uint8_t* base = pages.base + (first + t) * kMmaPages * S::kDistance;
-        const SharedBytes of_row{base + g / kHalf * S::kDistance};
-        const int row = g % kHalf;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          load_words<S::kWords, alignment_of(R::kQuarterBytes)>(of_row, R::kV + (row + i * kHalf) * R::kRowBytes + p * R::kQuarterBytes, w[t][i]);
-          column[t][i] = shared_bf16(of_row, R::kColumnScales + 2 * (row + i * kHalf));
-        }
-        coefficients(SharedBytes{base + own * S::kDistance}, b[t]);
-#pragma unroll
-        for (int i = 0; i < kRowPages; i++) load_token_scales<S>(SharedBytes{base + (kRowPages * half + i) * S::kDistance}, scales[t][i]);
-      }
+    for (int first = 0; first < kProducts; first += kTogether) {
       int low[kTogether][4], high[kTogether][4];
-#pragma unroll
-      for (int t = 0; t < kTogether; t++) low[t][0] = low[t][2] = 0, low[t][1] = low[t][3] = bias, high[t][0] = high[t][1] = high[t][2] = high[t][3] = 0;
-#pragma unroll
-      for (int j = 0; j < S::kWords; j += 2)
+      float column[kTogether][2];
+      {
+        BasisRow<S, kHigh> rows[kTogether][2];
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
-          constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
-          const uint32_t a0 = w[t][0][j], a1 = w[t][1][j], a2 = w[t][0][j + 1], a3 = w[t][1][j + 1];
-          mma_m16n8k32_us(low[t], a0 & kLow, a1 & kLow, a2 & kLow, a3 & kLow, even[j], even[j + 1]);
-          mma_m16n8k32_us(high[t], a0 & kHigh, a1 & kHigh, a2 & kHigh, a3 & kHigh, odd[j], odd[j + 1]);
+          const SharedBytes of_row{pages.base + ((first + t) * kMmaPages + g / kHalf) * S::kDistance};
+#pragma unroll
+          for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
+            rows[t][i].load(of_row, g % kHalf + i * kHalf);
+            column[t][i] = shared_bf16(of_row, R::kColumnScales + 2 * (g % kHalf + i * kHalf)) * x_scale;
+          }
         }
+#pragma unroll
+        for (int t = 0; t < kTogether; t++) {
+          low[t][0] = low[t][2] = 0, low[t][1] = low[t][3] = bias;
+          high[t][0] = high[t][1] = high[t][2] = high[t][3] = 0;
+        }
+#pragma unroll
+        for (int j = 0; j < S::kWords; j += 2)
+#pragma unroll
+          for (int t = 0; t < kTogether; t++) {
+            const auto &a = rows[t][0], &b = rows[t][1];
+            constexpr bool kBoth = S::kRank > 1;
+            if constexpr (S::kBits == 4) {
+              mma_m16n8k32_us(low[t], a.even[j], kBoth ? b.even[j] : 0u, a.even[j + 1], kBoth ? b.even[j + 1] : 0u, even[j], even[j + 1]);
+              mma_m16n8k32_us(high[t], a.odd[j], kBoth ? b.odd[j] : 0u, a.odd[j + 1], kBoth ? b.odd[j + 1] : 0u, odd[j], odd[j + 1]);
+            } else {
+              mma_m16n8k32_ss(low[t], a.even[j], kBoth ? b.even[j] : 0u, a.even[j + 1], kBoth ? b.even[j + 1] : 0u, even[j], even[j + 1]);
+              mma_m16n8k32_ss(high[t], a.odd[j], kBoth ? b.odd[j] : 0u, a.odd[j + 1], kBoth ? b.odd[j + 1] : 0u, odd[j], odd[j + 1]);
+            }
+          }
+      }
       // X of 16 rows, transposed: x[i] holds k = rows 8i + 2p, 8i + 2p + 1.
       uint32_t x[kTogether][2], rest[kTogether][2];
 #pragma unroll
       for (int t = 0; t < kTogether; t++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-          const int product = (low[t][2 * i] * 16 + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * 16 + high[t][2 * i + 1]);
-          split(static_cast<float>(product) * (column[t][i] * x_scale), x[t][i], rest[t][i]);
+        for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
+          constexpr int kWeight = kHigh ? 16 : 1;
+          const int product =
+              (low[t][2 * i] * kWeight + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * kWeight + high[t][2 * i + 1]);
+          split(static_cast<float>(product) * column[t][i], x[t][i], rest[t][i]);
         }
-      // Row g keeps page kRowPages * half; row g + 8 the next one, at rank 8 nothing.
-      const uint32_t keep0 = own == kRowPages * half ? 0xffffffffu : 0u, keep1 = kRowPages == 2 && own == 2 * half + 1 ? 0xffffffffu : 0u;
-      float d[kTogether][2][4] = {};
+#pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)
+      for (int block = 0; block < S::kTokenBlocks; block++) {
+        uint32_t b[kTogether][S::kTokenTiles][2];
+        float y[kTogether][kVariants][S::kTokenTiles][4] = {};
 #pragma unroll
-      for (int m = 0; m < 2; m++)
+        for (int t = 0; t < kTogether; t++) coefficients(SharedBytes{pages.base + (first + t) * kMmaPages * S::kDistance}, block, b[t]);
+#pragma unroll
+        for (int r = 0; r < (S::kRank == 1 ? 1 : 2); r++)  // X, then its residual; at rank 1 they are two halves of k
+#pragma unroll
+          for (int v = 0; v < kVariants; v++)
+#pragma unroll
+            for (int m = 0; m < S::kTokenTiles; m++)
+#pragma unroll
+              for (int t = 0; t < kTogether; t++) {
+                const uint32_t a = r == 0 ? x[t][0] : rest[t][0], c = S::kRank == 1 ? rest[t][0] : r == 0 ? x[t][1] : rest[t][1];
+                mma_m16n8k16(y[t][v][m], a & keep(v, 0), a & keep(v, 1), c & keep(v, 0), c & keep(v, 1), b[t][m][0], b[t][m][1], fp16{});
+              }
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
-          mma_m16n8k16(d[t][m], x[t][0] & keep0, x[t][0] & keep1, x[t][1] & keep0, x[t][1] & keep1, b[t][m][0], b[t][m][1], fp16{});
 #pragma unroll
-      for (int m = 0; m < 2; m++)
+          for (int v = 0; v < kVariants; v++) {
+            const int group = (first + t) * kVariants + v;
+            float scales[kRowPages][4];
 #pragma unroll
-        for (int t = 0; t < kTogether; t++)
-          mma_m16n8k16(d[t][m], rest[t][0] & keep0, rest[t][0] & keep1, rest[t][1] & keep0, rest[t][1] & keep1, b[t][m][0], b[t][m][1], fp16{});
-#pragma unroll
-      for (int t = 0; t < kTogether; t++) {
-        const int group = first + t;
-        const FourTokens e0(d[t][0][0], d[t][0][1], d[t][1][0], d[t][1][1], scales[t][0]);
-        if constexpr (kRowPages == 2) {
-          const FourTokens e1(d[t][0][2], d[t][0][3], d[t][1][2], d[t][1][3], scales[t][1]);
-          if constexpr (S::kOnes) {  // lanes p / 2 = group have their columns; row g is page 2 half, row g + 8 the next
-            const float column_on = lane / 16 % kGroups == group ? 1.f : 0.f;
-            mma_row_sums_tf32(ones[0], e0.a0, e1.a0, e0.a1, e1.a1, column_on);
-            mma_row_sums_tf32(ones[1], e0.b0, e1.b0, e0.b1, e1.b1, column_on);
-          } else {
-            part[2 * group] = e0.sum(), part[2 * group + 1] = e1.sum();
+            for (int i = 0; i < kRowPages; i++) {
+              const int page = S::kRank <= 4 ? 4 * group + 2 * half + i : S::kRank == 8 ? 2 * group + half : group;
+              load_token_scales<S>(SharedBytes{pages.base + page * S::kDistance}, block, scales[i]);
+            }
+            sums.add(group, y[t][v], scales);
           }
-        } else if constexpr (S::kOnes) {  // rows g + 8 take half of the tokens
-          mma_row_sums_tf32(ones[group % 2], e0.a0, e0.b0, e0.a1, e0.b1, lane / 8 % kGroups == group ? 1.f : 0.f);
-        } else {
-          part[group] = e0.sum();
-        }
       }
     }
-    if constexpr (S::kOnes) {
-      const float s0 = ones[0][0] + ones[1][0], s1 = ones[0][2] + ones[1][2];
-      sum[0] = kRowPages == 1 ? s0 + s1 : p % 2 == 0 ? s0 : s1;
-    } else {
-      if constexpr (kPages == 4) part[2] = part[0], part[3] = part[1];
-      sum[0] = sum_quad_scatter(part);
-    }
+    sum[0] = sums.get();
     const int product = (mean[0][0] + mean[1][0]) * 256 + (mean[0][1] + mean[1][1]);
     centroid[0] = __shfl_sync(0xffffffffu, static_cast<float>(product) * (mu_scale * scale), page(0) * 4 + g / 2);
   }

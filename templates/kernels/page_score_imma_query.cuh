@@ -15,7 +15,7 @@ namespace kvloom {
 // exact; the others have an error of 2^-16 of it.
 template <class S>
 struct ImmaQuarter {
-  float x[S::kQuarter];
+  float x[8 * S::kWords];
   float factor, inverse;  // inverse is NaN where an element is not finite
   float top;              // the head's largest magnitude, 0 where it is not finite
 
@@ -23,7 +23,7 @@ struct ImmaQuarter {
   __device__ __forceinline__ ImmaQuarter(const PageScoreArgs& args, int request, int kv_head, int head) {
     using T = typename S::Element;
 #pragma unroll
-    for (int i = 0; i < S::kQuarter; i++) x[i] = 0.f;
+    for (int i = 0; i < 8 * S::kWords; i++) x[i] = 0.f;
     if (head < S::kGroup) {
       const T* row = static_cast<const T*>(args.q) + request * args.q_batch_stride +
                      (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.q_head_stride + threadIdx.x % 4 * S::kQuarter;
@@ -80,24 +80,40 @@ struct ImmaRange {
   __device__ __forceinline__ uint32_t codes(uint32_t biased, uint32_t pick) const {
     return f16x2_bits(__hfma2(f16x2(__byte_perm(biased, 0x64646464u, pick)), f16x2(up), f16x2(up_bias)));
   }
+  // The same in the lanes that keep them; the others have 0.
+  __device__ __forceinline__ ImmaRange kept(bool keeps) const { return ImmaRange{down, keeps ? up : 0u, keeps ? up_bias : 0u}; }
 };
 
 __device__ __forceinline__ float shared_bf16(const SharedBytes& bytes, int at) {
   return __uint_as_float(static_cast<uint32_t>(bytes.load2(at)) << 16);
 }
 
-// Scales of the tokens 4p .. 4p + 3 of a page.
+// Scales of a lane's tokens in a block: of 16, scale[2 m + i] of the token in column 2p + i of n tile m, which is token 2 (2p + i) + m;
+// of 8 or 4, scale[i] of token 2p + i.
 template <class S>
-__device__ __forceinline__ void load_token_scales(const SharedBytes& page, float (&scale)[4]) {
-  const uint2 w = page.load8(S::Rec::kTokenScales + 8 * (threadIdx.x % 4));
-  scale[0] = low_bf16(w.x), scale[1] = high_bf16(w.x), scale[2] = low_bf16(w.y), scale[3] = high_bf16(w.y);
+__device__ __forceinline__ void load_token_scales(const SharedBytes& page, int block, float (&scale)[4]) {
+  const int p = threadIdx.x % 4;
+  if constexpr (S::kTokenTiles == 2) {
+    const uint2 w = page.load8(S::Rec::kTokenScales + 32 * block + 8 * p);
+    scale[0] = low_bf16(w.x), scale[2] = high_bf16(w.x), scale[1] = low_bf16(w.y), scale[3] = high_bf16(w.y);
+  } else {
+    const uint32_t w = page.load4(S::Rec::kTokenScales + 4 * (p % (S::kPage / 2)));
+    scale[0] = low_bf16(w), scale[1] = high_bf16(w);
+  }
 }
 
-// 2^x of four tokens: products of tokens 4p, 4p + 2 in a, of 4p + 1, 4p + 3 in b.
-struct FourTokens {
-  float a0, a1, b0, b1;
-  __device__ __forceinline__ FourTokens(float x0, float x1, float y0, float y1, const float (&scale)[4])
-      : a0(exp2_approx(x0 * scale[0])), a1(exp2_approx(x1 * scale[2])), b0(exp2_approx(y0 * scale[1])), b1(exp2_approx(y1 * scale[3])) {}
+// 2^x of a lane's tokens in a block: a0, a1 in n tile 0, b0, b1 in n tile 1. `at` is the row's place in the accumulators: 0 for row g, 2 for
+// row g + 8.
+template <class S>
+struct TokenSums {
+  float a0, a1, b0 = 0.f, b1 = 0.f;
+  __device__ __forceinline__ TokenSums(const float (&y)[S::kTokenTiles][4], int at, const float (&scale)[4])
+      : a0(exp2_approx(y[0][at] * scale[0])), a1(exp2_approx(y[0][at + 1] * scale[1])) {
+    if constexpr (S::kTokenTiles == 2)
+      b0 = exp2_approx(y[S::kTokenTiles - 1][at] * scale[2]), b1 = exp2_approx(y[S::kTokenTiles - 1][at + 1] * scale[3]);
+    if constexpr (S::kPage == 4)
+      if (threadIdx.x % 4 >= 2) a0 = a1 = 0.f;
+  }
   __device__ __forceinline__ float sum() const { return (a0 + a1) + (b0 + b1); }
 };
 
@@ -114,16 +130,49 @@ __device__ __forceinline__ float sum_quad_scatter(const float (&part)[4]) {
   return keep + __shfl_xor_sync(0xffffffffu, send, 2);
 }
 
-// The centroid's words of this lane's quarter in the order of the query's: word j of the even dims, word j of the odd ones.
+// Bytes of this lane's quarter of a row in the order of the query's: word j of the even dims, word j of the odd ones.
 template <class S>
-__device__ __forceinline__ void load_centroid(const SharedBytes& page, uint32_t (&even)[S::kWords], uint32_t (&odd)[S::kWords]) {
-  uint32_t mu[2 * S::kWords];
-  load_words<2 * S::kWords, alignment_of(S::kQuarter)>(page, S::Rec::kMu + threadIdx.x % 4 * S::kQuarter, mu);
+__device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uint32_t (&even)[S::kWords], uint32_t (&odd)[S::kWords]) {
+  constexpr int kLoaded = S::kQuarter / 4;
+  uint32_t w[kLoaded], all[2 * S::kWords];
+  load_words<kLoaded, alignment_of(S::kQuarter)>(page, row + threadIdx.x % 4 * S::kQuarter, w);
+#pragma unroll
+  for (int j = 0; j < 2 * S::kWords; j++) all[j] = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
 #pragma unroll
   for (int j = 0; j < S::kWords; j++) {
-    even[j] = __byte_perm(mu[2 * j], mu[2 * j + 1], 0x6420);
-    odd[j] = __byte_perm(mu[2 * j], mu[2 * j + 1], 0x7531);
+    even[j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x6420);
+    odd[j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x7531);
   }
 }
+
+// (w ^ 0x80808080) & 0xf0f0f0f0 in one instruction, which the compiler makes two of.
+__device__ __forceinline__ uint32_t signed_high_nibbles(uint32_t w) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, 0x80808080, 0xf0f0f0f0, 0x28;" : "=r"(d) : "r"(w));
+  return d;
+}
+
+// A lane's quarter of a row of V as words of the first product, even dims and odd dims. Nibbles: AS_THEY_LIE masks them, so that codes are
+// 8 too high, and 16 times theirs at odd dims. Otherwise both are 16 times the signed code, for a shift more a word of even ones.
+template <class S, bool AS_THEY_LIE>
+struct BasisRow {
+  uint32_t even[S::kWords], odd[S::kWords];
+  __device__ __forceinline__ void load(const SharedBytes& page, int row) {
+    using R = typename S::Rec;
+    if constexpr (S::kBits == 8) {
+      load_bytes<S>(page, R::kV + row * R::kRowBytes, even, odd);
+    } else {
+      constexpr int kLoaded = R::kQuarterBytes / 4;
+      uint32_t w[kLoaded];
+      load_words<kLoaded, alignment_of(R::kQuarterBytes)>(page, R::kV + row * R::kRowBytes + threadIdx.x % 4 * R::kQuarterBytes, w);
+#pragma unroll
+      for (int j = 0; j < S::kWords; j++) {
+        const uint32_t word = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
+        even[j] = AS_THEY_LIE ? word & 0x0f0f0f0fu : signed_high_nibbles(word << 4);
+        odd[j] = AS_THEY_LIE ? word & 0xf0f0f0f0u : signed_high_nibbles(word);
+      }
+    }
+  }
+};
 
 }  // namespace kvloom

@@ -10,30 +10,39 @@ constexpr int kImmaTile = 8;  // pages of a tile
 
 // Everything that follows from a shape and the tuner's choices. HEADS kv heads are copied together, SPLIT warps share the pages of a
 // tile of one kv head, TOGETHER products of 16 columns of V are in flight in a warp. RUN tiles in a row belong to one block; with
-// RUN 4 their scores are gathered in shared memory and leave as whole lines. ONES: tokens are summed by a product with ones.
+// RUN 4 their scores are gathered in shared memory and leave as whole lines. ONES: tokens are summed by a product with ones. PRODUCERS
+// warps take turns at filling the ring.
 template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
-          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT>
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
 struct ImmaShape {
-  static_assert(PAGE == 16 && BITS == 4 && (RANK == 4 || RANK == 8), "C of 16 tokens fills two n tiles; ranks fill a k step with whole pages");
-  static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "a quarter of a row is whole k steps; 16 * 15 * 2^15 * 256 dims fit 31 bits");
-  static_assert(GROUP >= 1 && GROUP <= 16 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
-  static_assert(HEADS >= 1 && CONSUMERS % (HEADS * SPLIT) == 0, "a warp keeps its kv head and its part of a tile");
+  static_assert(PAGE >= 4 && PAGE <= 128 && (PAGE & (PAGE - 1)) == 0, "tokens are n tiles of 8, a half-empty one for 4");
+  static_assert((BITS == 4 || BITS == 8) && (RANK & (RANK - 1)) == 0, "ranks fill a k step with whole pages");
+  static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "16 * 8 * 2^15 * 256 dims fit 31 bits, and so do 127 * 2^15 * 256");
+  static_assert(GROUP >= 1 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
+  // A kv head's query heads are passes of at most 16, each with its own warps.
+  static constexpr int kPasses = (GROUP + 15) / 16, kPassHeads = (GROUP + kPasses - 1) / kPasses;
+  static constexpr int kUnits = HEADS * kPasses;  // units of work of a tile: kv head and pass
+  static_assert(HEADS >= 1 && CONSUMERS % (kUnits * SPLIT) == 0, "a warp keeps its kv head, its pass and its part of a tile");
   static_assert(RUN == 1 || RUN == 4, "scores leave by tile or by the line of 128 bytes");
   static_assert(SPLIT == 1 || SPLIT == 2, "a warp takes 8 pages or 4");
+  static_assert(PRODUCERS >= 1, "someone fills the ring");
   // Copies land in any order. Were a stage to serve two groups, one could pass its barrier on the parity of the phase before the one
   // that the other still waits for.
-  static_assert(STAGES % (CONSUMERS / (HEADS * SPLIT)) == 0, "a stage belongs to one group of warps for good");
+  static_assert(STAGES % (CONSUMERS / (kUnits * SPLIT)) == 0, "a stage belongs to one group of warps for good");
 
-  using Element = T;
+  using Element = typename Compute<T>::type;  // of the query
   using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
-  static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kGroup = GROUP;
+  static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kGroup = GROUP, kBits = BITS;
   static constexpr int kHeads = HEADS, kConsumers = CONSUMERS, kStages = STAGES;
-  static constexpr int kSplit = SPLIT, kTogether = TOGETHER, kRun = RUN;
+  static constexpr int kSplit = SPLIT, kTogether = TOGETHER, kRun = RUN, kProducers = PRODUCERS;
   static constexpr bool kOnes = ONES, kHint = HINT;
-  static constexpr int kWarpGroups = CONSUMERS / (HEADS * SPLIT);  // each takes every kWarpGroups-th tile
+  static constexpr int kWarpGroups = CONSUMERS / (kUnits * SPLIT);  // each takes every kWarpGroups-th tile
   static constexpr int kWarpPages = kImmaTile / SPLIT;             // pages of a tile that a warp takes
-  static constexpr int kQuarter = HEAD_DIM / 4;
-  static constexpr int kWords = HEAD_DIM / 32;               // of a quarter of a row of V
+  static constexpr int kQuarter = HEAD_DIM / 4;                     // dims that a lane holds of each row
+  static constexpr int kSteps = (kQuarter + 15) / 16;               // of k: 4 lanes x 8 bytes of even dims, and as many of odd ones
+  static constexpr int kWords = 2 * kSteps;                         // of a quarter as bytes of even dims (or of odd ones), padded
+  // Tokens are taken 16 at a time, as two n tiles of the second product, or 8 or 4 in one.
+  static constexpr int kTokenTiles = PAGE < 16 ? 1 : 2, kTokenBlocks = PAGE < 16 ? 1 : PAGE / 16;
   // Distance of two pages in shared memory. Copies are faster where both ends share their place in a line of 128 bytes: pages whose
   // records end there follow each other, unless PAD says that conflicts of banks cost more. Others keep the place in a sector of 32,
   // and reads of several pages meet different banks.
@@ -44,8 +53,8 @@ struct ImmaShape {
   static constexpr int kSlots = RUN == 1 ? 0 : STAGES / RUN + 1 < 2 ? 2 : STAGES / RUN + 1;
   static constexpr bool kShared = RUN > 1 && kWarpGroups * SPLIT > 1;  // several warps fill a slot's rows
   static constexpr int kRowFloats = 40;
-  static constexpr int kSlotFloats = GROUP * kRowFloats;  // of one kv head
-  static constexpr int kOutFloats = RUN == 1 ? 0 : kSlots * HEADS * kSlotFloats;
+  static constexpr int kSlotFloats = kPassHeads * kRowFloats;  // of one unit
+  static constexpr int kOutFloats = RUN == 1 ? 0 : kSlots * kUnits * kSlotFloats;
 };
 
 // What a consumer knows of a tile in the ring. request < 0 ends the list.
@@ -199,9 +208,9 @@ class ImmaDealer {
 template <class S>
 struct ImmaRing {
   uint8_t* records;  // [stage][page]
-  float* out;        // [slot][kv head][query head][kRowFloats]
+  float* out;        // [slot][unit][query head][kRowFloats]
   ImmaTile* entries;
-  uint32_t* arrived;  // [slot][kv head]: tiles (or parts of tiles) whose scores are in a slot that several warps fill
+  uint32_t* arrived;  // [slot][unit]: tiles (or parts of tiles) whose scores are in a slot that several warps fill
   uint64_t *full, *empty, *written;  // written: a slot's scores have left
 };
 
@@ -248,15 +257,17 @@ __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const Imma
   __syncwarp();
 }
 
-// The warp that fills the ring. The list ends with a tile without a request for each group of warps.
+// A warp that fills the ring: all walk the same list and each issues every kProducers-th tile. The list ends with a tile without a request
+// for each group of warps.
 template <class S>
-__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer) {
+__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer, int producer) {
   const int chunks = (args.cache.kv_heads + S::kHeads - 1) / S::kHeads;
   const uint64_t policy = S::kHint ? evict_first_policy() : evict_normal_policy();
-  int stage = 0, out = 0;
+  int stage = 0, turn = producer, out = 0;
   uint32_t parity = 1, out_parity = 1;  // the first round finds every stage and slot empty
   auto put = [&](const ImmaLane& lanes, int slot, uint32_t run) {
-    imma_issue<S>(args, ring, stage, parity, lanes, slot, run, policy);
+    if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, ring, stage, parity, lanes, slot, run, policy);
+    if (S::kProducers > 1) turn = turn == 0 ? S::kProducers - 1 : turn - 1;
     if (++stage == S::kStages) stage = 0, parity ^= 1;
   };
   auto fill = [&](auto deal) {
