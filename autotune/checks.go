@@ -28,6 +28,16 @@ func (c *checkers) close() {
 	}
 }
 
+// running counts the children that are there.
+func (c *checkers) running() (n int) {
+	for _, h := range c.hosts {
+		if h.Running() {
+			n++
+		}
+	}
+	return n
+}
+
 // do answers requests that time nothing, as many at once as there are checkers; without any, one after the other on the given host. The
 // children live as long as ctx.
 func (c *checkers) do(ctx context.Context, alone *measure.Host, requests []measure.Request) ([]measure.Response, error) {

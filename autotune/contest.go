@@ -123,7 +123,7 @@ func (s *session) window(ctx context.Context, l *list, t store.Trial, contest st
 		return w, err
 	}
 	resp, err := s.Host.Do(ctx, measure.Request{Spec: *s.Spec, Work: l.work, Workload: l.workload, Candidate: t.Candidate, Image: imageOf(t.Candidate, m),
-		SkipCheck: true, Samples: roundSamples, Warm: s.Options.Warm})
+		SkipCheck: true, Samples: roundSamples, Warm: s.Options.Warm, Siblings: s.checkers.running()})
 	if err != nil {
 		return w, err
 	}

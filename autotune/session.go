@@ -274,7 +274,7 @@ func (s *session) answer(ctx context.Context, j job, image []byte, t *store.Tria
 	}
 	resp, err := s.Host.Do(ctx, measure.Request{
 		Spec: *s.Spec, Work: j.list.work, Workload: j.list.workload, Candidate: j.candidate(), Image: image, SkipCheck: skip,
-		Warm: s.Options.Warm, BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()), Precision: s.Options.Precision,
+		Warm: s.Options.Warm, BestUS: j.list.best, CheckSeed: uint64(time.Now().UnixNano()), Precision: s.Options.Precision, Siblings: s.checkers.running(),
 	})
 	if !skip {
 		checked = measure.Checked{MaxError: resp.MaxError, Bound: resp.Bound}

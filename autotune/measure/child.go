@@ -39,6 +39,8 @@ type Child struct {
 	Pause time.Duration
 	dev   device.Device
 	rigs  []*Rig // the last one used is last
+
+	siblings int // of the request under way
 }
 
 // Serve reads requests and writes responses, one JSON line each.
@@ -90,6 +92,7 @@ func (c *Child) answer(ctx context.Context, req Request) Response {
 }
 
 func (c *Child) measure(ctx context.Context, req Request) (resp Response, err error) {
+	c.siblings = req.Siblings
 	m, err := c.dev.Load(req.Image)
 	if err != nil {
 		return resp, err

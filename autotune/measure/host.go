@@ -201,6 +201,9 @@ func (h *Host) stop() {
 	}
 }
 
+// Running tells whether there is a child.
+func (h *Host) Running() bool { return h.child != nil }
+
 // Close ends the child.
 func (h *Host) Close() {
 	if h.child != nil {

@@ -37,6 +37,7 @@ type Request struct {
 	CheckSeed uint64         `json:"check_seed"` // fresh inputs for the check
 	SkipCheck bool           `json:"skip_check"` // code that was checked already
 	CheckOnly bool           `json:"check_only"` // no timing
+	Siblings  int            `json:"siblings"`   // idle children of the same tuner on the GPU, which are no strangers
 	Warm      bool           `json:"warm"`       // one set of buffers, so that the L2 holds it where it fits
 	Thorough  bool           `json:"thorough"`   // instead of timing: every case of the check, before a leader may be chosen
 	Samples   int            `json:"samples"`    // exactly so many samples; 0: until the interval is tight

@@ -55,7 +55,7 @@ func (c *Child) look(seen *store.Conditions) (throttled bool) {
 	if s.Reasons != 0 {
 		seen.Reasons = s.Reasons.String()
 	}
-	seen.Others = max(seen.Others, others(s, os.Getpid()))
+	seen.Others = max(seen.Others, others(s, os.Getpid())-c.siblings)
 	return s.Reasons.Throttled()
 }
 

@@ -55,6 +55,10 @@ func TestThrottledWindows(t *testing.T) {
 	if err := blind.window(t.Context(), func() error { return nil }, &got); err != nil || got != (store.Conditions{}) {
 		t.Errorf("a GPU that cannot be watched is measured all the same: %v, %+v", err, got)
 	}
+	siblings := Child{siblings: 1, Watch: func() (nvml.Status, error) { return busy, nil }}
+	if err := siblings.window(t.Context(), func() error { return nil }, &got); err != nil || got.Others != 0 {
+		t.Errorf("a child of the same tuner counts as a stranger: %v, %+v", err, got)
+	}
 	broken := errors.New("broken")
 	if err := blind.window(t.Context(), func() error { return broken }, &got); !errors.Is(err, broken) {
 		t.Errorf("an error of the measurement: %v", err)
