@@ -14,9 +14,11 @@ type selectClusterShape struct {
 }
 
 // selectClusterShapes, by the row that they hold. More pages a thread cost time on short rows too (instructions, not bytes), so the
-// default is the first that holds the spec's longest row.
+// default is the first that holds the spec's longest row. Clusters of two are for batches: all lists at once, where eight blocks a list
+// take turns.
 var selectClusterShapes = []selectClusterShape{
 	{512, 8, 2}, {512, 8, 4}, {1024, 8, 4}, {512, 16, 4}, {512, 8, 8}, {512, 16, 8}, {1024, 8, 1}, {256, 8, 4}, {512, 4, 4}, {512, 16, 2},
+	{512, 2, 8}, {1024, 2, 4}, {512, 2, 4},
 }
 
 // clustersOf16 is how many clusters of 16 blocks run at once on 132 SMs with a block an SM; an eighth waits for the first.

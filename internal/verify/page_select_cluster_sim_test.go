@@ -74,6 +74,8 @@ func TestPageSelectClusterOnSimulator(t *testing.T) {
 		{1, 256, 8, 4, "one head: a lane a rank"},
 		{7, 512, 8, 4, "a group that is no power of two"},
 		{16, 512, 8, 4, "a page of each thread in shared memory"},
+		{4, 512, 2, 8, "two blocks a list"},
+		{4, 1024, 2, 4, "two blocks of all threads"},
 		{16, 512, 16, 8, "five pages of each thread in shared memory, sixteen blocks"},
 	} {
 		s := selectSpec(tc.group, 1, 16, "share_average")
