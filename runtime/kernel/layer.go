@@ -18,11 +18,16 @@ type LayerArgs struct {
 	Attend PageAttendArgs
 }
 
-// Fetch is where PageSelect finds the pages of a cache of this type and head dim.
+// Fetch is where PageSelect finds the pages of a cache of this type and head dim; empty for types whose pages are not rows of elements.
 func (c *KVCache) Fetch(dtype string, headDim int) KVFetch {
-	size := int64(elementBytes)
-	if dtype == "fp8_e4m3" {
+	var size int64
+	switch dtype {
+	case "bf16", "fp16":
+		size = 2
+	case "fp8_e4m3":
 		size = 1
+	default:
+		return KVFetch{}
 	}
 	return KVFetch{K: c.K, V: c.V, BlockTable: c.BlockTable, TableStride: c.TableStride, RowBytes: int32(int64(headDim) * size),
 		KBlockStride: size * c.KBlockStride, KTokenStride: size * c.KTokenStride, KHeadStride: size * c.KHeadStride,
