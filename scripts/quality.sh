@@ -59,7 +59,8 @@ section() { # title, sentence
   section "Before the rotary embedding" "\`pre_rope\` is \`page_local\` fitted to keys turned back by their positions."
   measure "${files[@]}" --scorer page_local,pre_rope --rank 1,2,4,8 --budget 256,1024
 
-  section "Scans" "\`two_level\`: rank-1 summaries of 4 pages, then a quarter of the groups. \`previous_step\`: a quarter of the pages, all of them every 8 steps."
+  section "Scans" "\`two_level\`: rank-1 summaries of 4 pages, then a quarter of the groups.
+\`previous_step\`: a quarter of the pages, all of them every 8 steps."
   measure "${files[@]}" --scorer page_local --rank 4 --form r4w,r1c4m4w --scan full,two_level,previous_step --rerank 1,2 --budget 256,1024
 
   section "Combine rules" "Recall is against the exact choice of \`share_average\`, for \`per_head\` against each head's own."

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -107,33 +108,67 @@ func (s Setting) kind() string {
 	return fmt.Sprintf("page_local i%d", s.Bits)
 }
 
-// Pareto draws for each budget the page scores that no other beats: fewer bytes read, the keys of a rerank included, and at least the recall. Format is png or svg.
+// Pareto draws at the smallest budget what no other score beats in bytes read, the keys of a rerank included, and recall: one front of all
+// rows, one of those without a rerank, and the plain page-local summaries beside them. Format is png or svg.
 func Pareto(w io.Writer, rows []Row, format string) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("picture: no rows to draw")
 	}
-	p := newPlot(fmt.Sprintf("Pareto front of the page scores, pages of %d", rows[0].PageSize))
-	for i, budget := range budgets(rows) {
-		front := Front(pictured(rows, budget))
-		if err := series(p, fmt.Sprintf("%d tokens", budget), i, front); err != nil {
+	budget := budgets(rows)[0]
+	p := newPlot(fmt.Sprintf("Pareto front of the page scores, pages of %d, budget %d tokens", rows[0].PageSize, budget))
+	all := pictured(rows, budget)
+	var plain, single []Row
+	for _, r := range all {
+		if r.Rerank <= 1 {
+			single = append(single, r)
+		}
+		if r.Rerank <= 1 && r.Scan == "" && r.Scorer == PageLocal && r.Form == "" {
+			plain = append(plain, r)
+		}
+	}
+	front := Front(all)
+	for i, line := range []struct {
+		name string
+		rows []Row
+	}{{"all", front}, {"without a rerank", Front(single)}, {"page_local, plain", plain}} {
+		if err := series(p, line.name, i, line.rows); err != nil {
 			return err
 		}
-		labels := plotter.XYLabels{}
-		for _, r := range front {
-			labels.XYs = append(labels.XYs, plotter.XY{X: r.Read, Y: 100 * r.Recall})
-			labels.Labels = append(labels.Labels, r.Name())
-		}
-		if i > 0 || len(front) == 0 {
-			continue // one budget's names are enough: the fronts hold much the same
-		}
-		names, err := plotter.NewLabels(labels)
-		if err != nil {
-			return fmt.Errorf("picture: %w", err)
-		}
-		names.Offset.Y = vg.Points(-12)
-		p.Add(names)
+	}
+	if err := names(p, front, 1); err != nil {
+		return err
+	}
+	if err := names(p, plain, -1); err != nil {
+		return err
 	}
 	return write(w, p, format)
+}
+
+// names writes rows' names above (side 1) or below their points, leaving out those that would lie on one another.
+func names(p *plot.Plot, rows []Row, side float64) error {
+	labels := plotter.XYLabels{}
+	var last Row
+	for _, r := range rows {
+		if len(labels.Labels) > 0 && r.Recall < last.Recall+0.02 && r.Read < 1.6*last.Read {
+			continue
+		}
+		last = r
+		labels.XYs = append(labels.XYs, plotter.XY{X: r.Read, Y: 100 * r.Recall})
+		labels.Labels = append(labels.Labels, strings.TrimPrefix(r.Name(), "page_local "))
+	}
+	if len(labels.Labels) == 0 {
+		return nil
+	}
+	text, err := plotter.NewLabels(labels)
+	if err != nil {
+		return fmt.Errorf("picture: %w", err)
+	}
+	text.Offset = vg.Point{X: vg.Points(4), Y: vg.Points(-12)}
+	if side > 0 {
+		text.Offset = vg.Point{X: vg.Points(-30), Y: vg.Points(5)}
+	}
+	p.Add(text)
+	return nil
 }
 
 // Front keeps the rows that no other row beats in bytes read and recall, by bytes.
@@ -175,7 +210,7 @@ func series(p *plot.Plot, name string, i int, rows []Row) error {
 
 func write(w io.Writer, p *plot.Plot, format string) error {
 	p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.6 // room for the names
-	p.Y.Min, p.Y.Max = p.Y.Min-2, p.Y.Max+1
+	p.Y.Min, p.Y.Max = p.Y.Min-4, p.Y.Max+3
 	p.Legend.XOffs = vg.Points(-8)
 	picture, err := p.WriterTo(8*vg.Inch, 5*vg.Inch, format)
 	if err != nil {
