@@ -54,7 +54,8 @@ type Bench struct {
 // names each. Notes name the peers that were left out and why.
 func (b *Bench) Run(ctx context.Context, jobs []Job) (results []Result, notes []string, err error) {
 	jobs = withWorkloads(jobs)
-	b.prefetch(ctx, jobs)
+	kernels, _ := b.Prefetch(ctx, jobs) // faults are met again, and reported, where the code is needed
+	b.Progress(fmt.Sprintf("%d kernels compiled", kernels))
 	if b.Limits == nil {
 		measured, err := b.measureLimits(ctx)
 		if err != nil {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"math"
 	"path/filepath"
 	"strings"
@@ -13,8 +14,10 @@ import (
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/internal/gputest"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -81,6 +84,29 @@ func TestRunKeepsWhatItMeasured(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{score, score, choose, ChainFamily}, families); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Compiling beforehand needs no device, and names what cannot be compiled or has no kernel.
+func TestPrefetch(t *testing.T) {
+	b := bencher(t)
+	b.Dev = nil
+	good := small(t)
+	n, err := b.Prefetch(t.Context(), []Job{good, good})
+	if err != nil || n != 3+len(roofEntries) { // score, select, attend; each once
+		t.Errorf("%d kernels, %v", n, err)
+	}
+	bad := small(t)
+	bad.Families = []string{string(plan.DropAllot)}
+	if _, err := b.Prefetch(t.Context(), []Job{bad}); err == nil || !strings.Contains(err.Error(), "drop_allot") {
+		t.Errorf("%v; want drop_allot named", err)
+	}
+	b.Compile = func(context.Context, render.Source) (*nvrtc.Module, error) {
+		return nil, errors.New("no such register")
+	}
+	b.code = code{}
+	if _, err := b.Prefetch(t.Context(), []Job{good}); err == nil || !strings.Contains(err.Error(), "page_score portable") || !strings.Contains(err.Error(), "no such register") {
+		t.Errorf("%v; want the candidate and the compiler's words", err)
 	}
 }
 

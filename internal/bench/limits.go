@@ -67,10 +67,16 @@ func (r Result) Tightest() (name string, us float64) {
 //go:embed roof.cu
 var roofSource string
 
+// roofEntries are the kernels of roof.cu.
+var roofEntries = []string{"roof", "exponentials", "nothing"}
+
+func roof(entry string) render.Source {
+	return render.Source{Name: "roof.cu", Text: roofSource, Entry: entry, Arch: plan.Targets["sm_90a"].Arch, Hash: "roof " + entry}
+}
+
 // roofKernel loads one kernel of roof.cu.
 func (b *Bench) roofKernel(ctx context.Context, entry string) (device.Function, error) {
-	src := render.Source{Name: "roof.cu", Text: roofSource, Entry: entry, Arch: plan.Targets["sm_90a"].Arch, Hash: "roof " + entry}
-	return b.load(ctx, src)
+	return b.load(ctx, roof(entry))
 }
 
 // measureLimits measures what lines are held against. It takes a fraction of a second.

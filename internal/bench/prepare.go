@@ -43,34 +43,58 @@ func (b *Bench) compile(ctx context.Context, src render.Source) (*nvrtc.Module, 
 	return m, nil
 }
 
-// prefetch compiles what the jobs will load. Faults are met again, and reported, where the code is needed.
-func (b *Bench) prefetch(ctx context.Context, jobs []Job) {
+// Prefetch compiles what the jobs will load, and needs no device for it. Run does so itself, and meets the faults again where the code is
+// needed; alone it fills the compiler's cache, so that a machine whose time is dear finds everything there.
+func (b *Bench) Prefetch(ctx context.Context, jobs []Job) (kernels int, err error) {
 	var workers sync.WaitGroup
+	var mu sync.Mutex
+	var faults []error
+	fault := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		faults = append(faults, err)
+	}
 	slots := make(chan struct{}, max(runtime.NumCPU(), 1))
 	seen := map[string]bool{}
-	for _, j := range jobs {
+	compile := func(src render.Source, what string) {
+		if seen[src.Hash] {
+			return
+		}
+		seen[src.Hash] = true
+		workers.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if ctx.Err() != nil {
+				return
+			}
+			if _, err := b.compile(ctx, src); err != nil {
+				fault(fmt.Errorf("%s: %w", what, err))
+			}
+		})
+	}
+	for _, entry := range roofEntries {
+		compile(roof(entry), entry)
+	}
+	for _, j := range withWorkloads(jobs) {
 		p := plan.New(j.Spec, plan.Targets["sm_90a"])
 		for _, work := range worksOf(p, j.Families) {
 			list, err := b.candidates(j, p, work)
 			if err != nil {
+				fault(fmt.Errorf("%s: %w", j.Spec.Name, err))
 				continue
 			}
 			for _, c := range list {
 				src, err := render.Candidate(c)
-				if err != nil || seen[src.Hash] {
+				if err != nil {
+					fault(err)
 					continue
 				}
-				seen[src.Hash] = true
-				workers.Go(func() {
-					slots <- struct{}{}
-					defer func() { <-slots }()
-					_, _ = b.compile(ctx, src)
-				})
+				compile(src, c.ID()+" of "+j.Spec.Name)
 			}
 		}
 	}
 	workers.Wait()
-	b.Progress(fmt.Sprintf("%d kernels compiled", len(seen)))
+	return len(seen), errors.Join(append(faults, ctx.Err())...)
 }
 
 // candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, the plan's first ones.

@@ -41,6 +41,7 @@ type BenchCmd struct {
 	Out        string   `help:"Results file to append to." default:"docs/benchmarks/results.jsonl"`
 	Import     string   `help:"Append the lines that another machine wrote, instead of measuring." placeholder:"FILE"`
 	Summary    bool     `help:"Print the current table, instead of measuring."`
+	Compile    bool     `help:"Only compile the kernels that would be measured into the cache, beforehand and without a GPU."`
 	Guard      bool     `help:"Compare with the last results recorded in --out instead of recording: exit 1 where a work got slower."`
 	Threshold  float64  `help:"What --guard lets pass, as a share of the recorded median." default:"0.03"`
 	Python     string   `default:"python3" help:"Python that has the peers."`
@@ -65,6 +66,9 @@ func (c *BenchCmd) Run(ctx *Context) error {
 	jobs, err := c.jobs()
 	if err != nil {
 		return err
+	}
+	if c.Compile {
+		return c.prefetch(ctx, jobs)
 	}
 	lines, err := bench.Extend(c.Out)
 	if err != nil {
@@ -97,6 +101,23 @@ func (c *BenchCmd) tables() error {
 		c.Shapes = "breadth"
 	}
 	return nil
+}
+
+// prefetch compiles what measure would load.
+func (c *BenchCmd) prefetch(ctx *Context, jobs []bench.Job) error {
+	compiler, err := nvrtc.Open()
+	if err != nil {
+		return err
+	}
+	choose, done, err := c.chooser(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b := bench.Bench{Compile: autotune.CompileWith(compiler), Choose: choose, Pick: c.Pick}
+	kernels, err := b.Prefetch(ctx, jobs)
+	fmt.Fprintf(ctx.Stderr, "%d kernels of %d shapes\n", kernels, len(jobs))
+	return err
 }
 
 // measure runs the jobs on the GPU. keep, where there is one, has each line as soon as it is measured.
