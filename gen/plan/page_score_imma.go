@@ -169,7 +169,7 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 
 // immaMisfit says why a choice cannot run on the target.
 func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) string {
-	shared := g.DynamicShared + (16+16)*choice.stages + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers and counters
+	shared := g.DynamicShared + (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers, vectors and counters
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
 	}

@@ -228,6 +228,7 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   constexpr int kCounters = S::kShared ? S::kSlots * S::kUnits : 1, kWritten = S::kShared ? S::kSlots : 1;
   extern __shared__ __align__(128) uint8_t records[];
   __shared__ ImmaTile entries[STAGES];
+  __shared__ ImmaVector vectors[PRODUCERS];
   __shared__ uint32_t arrived[kCounters];
   __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], written[kWritten];
   const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + STAGES * S::kStageBytes), entries, arrived, full, empty, written};
@@ -247,7 +248,7 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   ImmaDealer<S> dealer(args.cache, produces);  // its loads are under way while the block meets
   __syncthreads();
   if (produces)
-    imma_produce<S>(args, ring, dealer, warp - CONSUMERS);
+    imma_produce<S>(args, ring, dealer, vectors[warp - CONSUMERS], warp - CONSUMERS);
   else if (warp < CONSUMERS)
     imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
   else

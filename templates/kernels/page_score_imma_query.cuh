@@ -10,6 +10,13 @@
 
 namespace kvloom {
 
+// The larger of both unsigned halves of two words.
+__device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // A quarter of a query head in f32, and what brings the head to integers: x * factor rounds to at most 32639, so that the high byte,
 // rounded up for a negative low byte, stays below 128. Elements that are not far below the largest (2^-7 in bf16, 2^-4 in fp16) are
 // exact; the others have an error of 2^-16 of it.
@@ -24,6 +31,7 @@ struct ImmaQuarter {
     using T = typename S::Element;
 #pragma unroll
     for (int i = 0; i < 8 * S::kWords; i++) x[i] = 0.f;
+    uint32_t pair = 0;  // largest magnitudes of even and odd dims as bits, so that a NaN is the largest
     if (head < S::kGroup) {
       const T* row = static_cast<const T*>(args.q) + request * args.q_batch_stride +
                      (static_cast<int64_t>(kv_head) * S::kGroup + head) * args.q_head_stride + threadIdx.x % 4 * S::kQuarter;
@@ -33,13 +41,13 @@ struct ImmaQuarter {
         const T* four = reinterpret_cast<const T*>(&w);
 #pragma unroll
         for (int e = 0; e < 4; e++) x[i + e] = static_cast<float>(four[e]);
+        pair = larger_halves(larger_halves(pair, w.x & 0x7fff7fffu), w.y & 0x7fff7fffu);
       }
     }
-    uint32_t bits = 0;  // as bits, so that a NaN is the largest
-#pragma unroll
-    for (int i = 0; i < S::kQuarter; i++) bits = max(bits, __float_as_uint(x[i]) & 0x7fffffffu);
-    bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, 1));
-    bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, 2));
+    pair = larger_halves(pair, __shfl_xor_sync(0xffffffffu, pair, 1));
+    pair = larger_halves(pair, __shfl_xor_sync(0xffffffffu, pair, 2));
+    const uint16_t largest = static_cast<uint16_t>(max(pair & 0xffffu, pair >> 16));
+    const uint32_t bits = __float_as_uint(static_cast<float>(*reinterpret_cast<const T*>(&largest)));
     const bool finite = bits < 0x7f800000u;
     const int exponent = min(max(static_cast<int>(bits >> 23), 27), 254) + ((bits & 0x7fffffu) >= 0x7f0000u ? 1 : 0);
     factor = __uint_as_float(static_cast<uint32_t>(268 - exponent) << 23);

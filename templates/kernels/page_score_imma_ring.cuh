@@ -214,33 +214,50 @@ struct ImmaRing {
   uint64_t *full, *empty, *written;  // written: a slot's scores have left
 };
 
-// Starts the copies of tile `slot` of a vector into a stage that is empty. `run` goes with the tile: bits 12 and up
-// of ImmaTile::pages.
+// What the copies of a vector of four tiles need, in shared memory: one thread issues them, and reads faster than it would shuffle.
+struct __align__(16) ImmaVector {
+  unsigned long long source[32];  // [tile][page]: address of the first kv head's record
+  ImmaTile tile[32 / kImmaTile];
+};
+
+// Notes a vector. `run` goes with its tiles: bits 12 and up of ImmaTile::pages. All lanes of a producer call together.
 template <class S>
-__device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaRing<S>& ring, int stage, uint32_t parity,
-                                           const ImmaLane& lanes, int slot, uint32_t run, uint64_t policy) {
-  using R = typename S::Rec;
-  const int from = slot * kImmaTile;
-  const int request = __shfl_sync(0xffffffffu, lanes.request, from), chunk = __shfl_sync(0xffffffffu, lanes.chunk, from);
-  const int first = __shfl_sync(0xffffffffu, lanes.first, from), live = __shfl_sync(0xffffffffu, lanes.live, from);
+__device__ __forceinline__ void imma_note(const PageScoreArgs& args, ImmaVector& vector, const ImmaLane& lanes, uint32_t run) {
+  const int lane = threadIdx.x % 32, from = lane / kImmaTile * kImmaTile;
   const uint32_t mapped = __ballot_sync(0xffffffffu, lanes.block >= 0) >> from & 0xffu;
   // A page without a record gets a neighbour's, and its result is dropped.
   const int any = __shfl_sync(0xffffffffu, lanes.block, mapped != 0 ? from + __ffs(mapped) - 1 : from);
-  const uint8_t* source = args.summaries + (lanes.block >= 0 ? lanes.block : any) * args.summary_block_stride +
-                          static_cast<int64_t>(chunk) * S::kHeads * args.summary_head_stride;
-  const uint8_t* record[kImmaTile];
-#pragma unroll
-  for (int x = 0; x < kImmaTile; x++)
-    record[x] = reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(source), from + x));
+  __syncwarp();  // the vector before has been issued
+  vector.source[lane] = reinterpret_cast<unsigned long long>(
+      args.summaries + (lanes.block >= 0 ? lanes.block : any) * args.summary_block_stride +
+      static_cast<int64_t>(lanes.chunk) * S::kHeads * args.summary_head_stride);
+  if (lane == from)
+    vector.tile[lane / kImmaTile] =
+        ImmaTile{lanes.request, lanes.chunk, lanes.first, mapped | static_cast<uint32_t>(lanes.live & 15) << 8 | run};
+  __syncwarp();
+}
+
+// Starts the copies of a noted tile into a stage, once that is empty.
+template <class S>
+__device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaRing<S>& ring, int stage, uint32_t parity,
+                                           const ImmaVector& vector, int slot, uint64_t policy) {
+  using R = typename S::Rec;
   mbarrier_wait(ring.empty + stage, parity);
   if (elect_lane()) {
-    ring.entries[stage] = ImmaTile{request, chunk, first, mapped | static_cast<uint32_t>(live) << 8 | run};
-    const int heads = min(S::kHeads, args.cache.kv_heads - chunk * S::kHeads);
+    const ImmaTile t = vector.tile[slot];
+    ring.entries[stage] = t;
+    const int heads = min(S::kHeads, args.cache.kv_heads - t.chunk * S::kHeads);
     uint64_t* full = ring.full + stage;
     uint8_t* to = ring.records + stage * S::kStageBytes;
-    if (request < 0 || mapped == 0) {
+    if ((t.pages & 0xffu) == 0) {
       mbarrier_arrive(full);
     } else {
+      const uint8_t* record[kImmaTile];
+#pragma unroll
+      for (int x = 0; x < kImmaTile; x += 2) {
+        const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(vector.source + slot * kImmaTile + x);
+        record[x] = reinterpret_cast<const uint8_t*>(two.x), record[x + 1] = reinterpret_cast<const uint8_t*>(two.y);
+      }
       mbarrier_expect(full, kImmaTile * heads * R::kBytes);
       if (args.summary_head_stride == R::kBytes) {
 #pragma unroll
@@ -260,13 +277,14 @@ __device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const Imma
 // A warp that fills the ring: all walk the same list and each issues every kProducers-th tile. The list ends with a tile without a request
 // for each group of warps.
 template <class S>
-__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer, int producer) {
+__device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaDealer<S>& dealer, ImmaVector& vector,
+                                             int producer) {
   const int chunks = (args.cache.kv_heads + S::kHeads - 1) / S::kHeads;
   const uint64_t policy = S::kHint ? evict_first_policy() : evict_normal_policy();
   int stage = 0, turn = producer, out = 0;
   uint32_t parity = 1, out_parity = 1;  // the first round finds every stage and slot empty
-  auto put = [&](const ImmaLane& lanes, int slot, uint32_t run) {
-    if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, ring, stage, parity, lanes, slot, run, policy);
+  auto put = [&](int slot) {
+    if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, ring, stage, parity, vector, slot, policy);
     if (S::kProducers > 1) turn = turn == 0 ? S::kProducers - 1 : turn - 1;
     if (++stage == S::kStages) stage = 0, parity ^= 1;
   };
@@ -277,19 +295,19 @@ __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const Im
       const uint32_t tiles = __popc(__ballot_sync(0xffffffffu, now.request >= 0)) / kImmaTile;  // the first of the vector
       if (tiles == 0) break;
       const uint32_t pages = __popc(__ballot_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kImmaTile < now.live));
-      const uint32_t run = pages << 12 | static_cast<uint32_t>(out) << 18;
+      imma_note<S>(args, vector, now, pages << 12 | static_cast<uint32_t>(out) << 18);
       if (S::kShared) mbarrier_wait(ring.written + out, out_parity);
 #pragma unroll 1
       for (uint32_t slot = 0; slot < tiles; slot++) {
-        put(now, slot, run);
+        put(slot);
         if (slot == 0) then = deal(false);  // its block ids arrive while these tiles do
       }
       if (S::kRun > 1 && ++out == S::kSlots) out = 0, out_parity ^= 1;
       now = then;
     }
-    const ImmaLane none{-1, 0, 0, 0, -1};
+    imma_note<S>(args, vector, ImmaLane{-1, 0, 0, 0, -1}, 0);
 #pragma unroll 1
-    for (int end = 0; end < S::kWarpGroups; end++) put(none, 0, 0);
+    for (int end = 0; end < S::kWarpGroups; end++) put(0);
   };
   if (args.cache.batch == 1) {
     fill([&](bool first) { return dealer.of_one(chunks, first); });
