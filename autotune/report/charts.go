@@ -33,7 +33,7 @@ func charts(rows []leader, t Tuning) (list []chart, err error) {
 	}{
 		{"Roofline", "Each point is a chosen kernel: flops of its model over the time, against flops a byte. The line is the board's bandwidth by its data sheet.",
 			func() (*plot.Plot, error) { return roofline(rows) }},
-		{"Convergence", "The best time so far over the final best, mean of a family's workloads, in the order in which trials were measured.",
+		{"Convergence", "How far the best time so far was above the final best, mean of a family's workloads, in the order in which trials were measured.",
 			func() (*plot.Plot, error) { return convergence(t.Trials) }},
 	} {
 		p, err := c.make()
@@ -124,11 +124,11 @@ func convergence(trials []store.Trial) (*plot.Plot, error) {
 			continue
 		}
 		for i := range so {
-			so[i] /= best
+			so[i] = 100 * (so[i]/best - 1)
 		}
 		curves[k.family] = append(curves[k.family], so)
 	}
-	p := newPlot("trials of a workload", "best so far / final best")
+	p := newPlot("trials of a workload", "best so far above the final best, %")
 	added := false
 	for _, w := range measure.Works {
 		xy := meanCurve(curves[string(w)])
@@ -148,7 +148,7 @@ func convergence(trials []store.Trial) (*plot.Plot, error) {
 	if !added {
 		return nil, nil
 	}
-	p.Y.Min = 1
+	p.Y.Min, p.Y.Max = 0, max(p.Y.Max, 1) // below a percent nothing is worth a picture
 	p.X.Tick.Marker = plot.TickerFunc(wholeNumbers)
 	p.Legend.Left, p.Legend.XOffs = true, vg.Points(170) // curves have come down by there
 	return p, nil
