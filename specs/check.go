@@ -37,6 +37,7 @@ var combinations = []combination{
 	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
+	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultEightBits},
 	{[]string{"dropkv.pool.width"}, []string{"dropkv.pool.width"}, func(s *Spec, d *decoder) string {
 		switch p := s.DropKV.Pool; {
 		case p.Width%2 == 0:
@@ -79,6 +80,27 @@ func faultGroup(s *Spec, _ *decoder) string {
 		return fmt.Sprintf("attention.kv_heads %d does not divide query_heads %d; every KV head serves the same whole number of query heads, 1 to 64", a.KVHeads, a.QueryHeads)
 	case a.Group() > 64:
 		return fmt.Sprintf("attention.kv_heads %d makes groups of %d query heads of %d; allowed: groups of 1 to 64", a.KVHeads, a.Group(), a.QueryHeads)
+	}
+	return ""
+}
+
+// faultEightBits refuses what no kernel reads an 8-bit cache for.
+func faultEightBits(s *Spec, d *decoder) string {
+	if s.Cache.DType != FP8 {
+		return ""
+	}
+	for _, f := range []struct {
+		built bool
+		what  string
+	}{
+		{s.Locks.Scorer == PageLocal, "locks.scorer " + s.Locks.Scorer},
+		{s.Locks.Basis == "svd", "locks.basis " + s.Locks.Basis},
+		{s.Locks.Rerank == 1, fmt.Sprintf("locks.rerank %g", s.Locks.Rerank)},
+		{!d.written("dropkv"), "dropkv"},
+	} {
+		if !f.built {
+			return fmt.Sprintf("cache.dtype %s is not built yet with %s; use bf16 or fp16, or remove it", FP8, f.what)
+		}
 	}
 	return ""
 }

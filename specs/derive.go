@@ -59,12 +59,11 @@ type DropKVFigures struct {
 // Derive computes the figures of a valid spec.
 func Derive(s *Spec) Derived {
 	page := s.Cache.PageSize
-	const elementBytes = 2 // bf16 and fp16, the only built types
 	d := Derived{
 		Group:        s.Attention.Group(),
 		Slots:        s.Slots(),
-		KVPageBytes:  2 * page * s.Attention.HeadDim * elementBytes,
-		KVTokenBytes: 2 * s.Attention.KVHeads * s.Attention.HeadDim * elementBytes,
+		KVPageBytes:  2 * page * s.Attention.HeadDim * s.Cache.ElementBytes(),
+		KVTokenBytes: 2 * s.Attention.KVHeads * s.Attention.HeadDim * s.Cache.ElementBytes(),
 		DropKV:       DropKVFigures{Passes: (s.DropKV.Window*s.Attention.Group() + 127) / 128},
 	}
 	figures := func(rank int) SummaryFigures {

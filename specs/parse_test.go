@@ -105,7 +105,7 @@ func TestParseFaults(t *testing.T) {
 			[]string{`x.yaml:1:7: name is "a/b"; allowed: letters, digits, dots and dashes, at most 64, a letter or digit first`,
 				`x.yaml:1:7: name is "a/b"; the file is x.yaml, so it has to be "x", or rename the file`}},
 
-		{"features of later issues", "they are fields of the design, refused by name until they exist", head + `cache: {dtype: fp8_e4m3}
+		{"features of later issues", "they are fields of the design, refused by name until they exist", head + `cache: {dtype: kivi2}
 locks:
   coefficient_bits: 4
   centroid_bits: 4
@@ -116,7 +116,7 @@ locks:
   summary_tokens: 32
 targets: [sm_90a, sm_100a]
 `, []string{
-			`x.yaml:6:16: cache.dtype fp8_e4m3 is not built yet; use bf16 or fp16`,
+			`x.yaml:6:16: cache.dtype kivi2 is not built yet; use bf16, fp16 or fp8_e4m3`,
 			`x.yaml:8:21: locks.coefficient_bits 4 is not built yet; use 8`,
 			`x.yaml:9:18: locks.centroid_bits 4 is not built yet; use 8`,
 			`x.yaml:10:16: locks.scale_group 16 is not built yet; use column`,
@@ -128,7 +128,11 @@ targets: [sm_90a, sm_100a]
 		}},
 		{"rank beside quest", "a field of one scorer must not be ignored beside another", head + "locks: {scorer: quest, rank: 4}\n",
 			[]string{`x.yaml:6:17: locks.rank belongs to scorer page_local, not quest; remove it`}},
-		{"kivi4", "", head + "cache: {dtype: kivi4}\n", []string{`x.yaml:6:16: cache.dtype kivi4 is not built yet; use bf16 or fp16`}},
+		{"kivi4", "", head + "cache: {dtype: kivi4}\n", []string{`x.yaml:6:16: cache.dtype kivi4 is not built yet; use bf16, fp16 or fp8_e4m3`}},
+		{"quest over 8 bits", "no kernel reads such a cache for it", head + "cache: {dtype: fp8_e4m3}\nlocks: {scorer: quest}\n",
+			[]string{`x.yaml:6:16: cache.dtype fp8_e4m3 is not built yet with locks.scorer quest; use bf16 or fp16, or remove it`}},
+		{"eviction of 8 bits", "nor evicts from it", head + "cache: {dtype: fp8_e4m3}\ndropkv: {window: 4}\n",
+			[]string{`x.yaml:6:16: cache.dtype fp8_e4m3 is not built yet with dropkv; use bf16 or fp16, or remove it`}},
 		{"sliding window", "refused by name", head + "  sliding_window: 4096\n", []string{`x.yaml:6:3: sliding_window: ` + noSliding}},
 		{"MLA", "refused by name", head + "  kv_lora_rank: 512\n", []string{`x.yaml:6:3: kv_lora_rank: ` + noMLA}},
 		{"q_len", "refused by name", head + "q_len: 4\n", []string{`x.yaml:6:1: q_len: ` + noQLen}},

@@ -33,9 +33,20 @@ func (a Attention) Group() int { return a.QueryHeads / a.KVHeads }
 
 // Cache is how the engine keeps keys and values.
 type Cache struct {
-	DType    string `yaml:"dtype" json:"dtype" jsonschema:"enum=bf16,enum=fp16,enum=fp8_e4m3,enum=kivi4,enum=kivi2,default=bf16" built:"bf16,fp16"`
+	DType    string `yaml:"dtype" json:"dtype" jsonschema:"enum=bf16,enum=fp16,enum=fp8_e4m3,enum=kivi4,enum=kivi2,default=bf16" built:"bf16,fp16,fp8_e4m3"`
 	PageSize int    `yaml:"page_size" json:"page_size" jsonschema:"enum=4,enum=8,enum=16,enum=32,enum=64,enum=128,default=16"`
 	Layout   string `yaml:"layout" json:"layout" jsonschema:"enum=strides,default=strides"`
+}
+
+// FP8 is the cache type whose keys and values are 8-bit codes times a scale a layer; queries and outputs are bf16 beside it.
+const FP8 = "fp8_e4m3"
+
+// ElementBytes is what a key's or value's element takes.
+func (c Cache) ElementBytes() int {
+	if c.DType == FP8 {
+		return 1
+	}
+	return 2
 }
 
 // Locks is page selection: summaries, scoring, selection, sparse attention.

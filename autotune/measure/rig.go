@@ -142,17 +142,30 @@ func (r *Rig) upload(b []byte) (device.Ptr, error) {
 	return p, r.Dev.Write(p, b)
 }
 
-// halves makes n random normal numbers in the cache's 16-bit type.
+// dtype is the cache's.
+func (r *Rig) dtype() reference.DType { return reference.DType(r.Spec.Cache.DType) }
+
+// halves makes n random normal numbers in the 16-bit type of queries.
 func (r *Rig) halves(n int, sigma float64) []byte {
-	round := reference.ToBF16
-	if r.Spec.Cache.DType == "fp16" {
-		round = reference.ToFP16
-	}
+	dtype := r.dtype().Compute()
 	out := make([]uint16, n)
 	for i := range out {
-		out[i] = round(r.rand.NormFloat64() * sigma)
+		out[i] = dtype.Bits(r.rand.NormFloat64() * sigma)
 	}
 	return bytesOf(out)
+}
+
+// elements makes n random normal numbers in the cache's type.
+func (r *Rig) elements(n int, sigma float64) []byte {
+	dtype := r.dtype()
+	if dtype.Size() == 2 {
+		return r.halves(n, sigma)
+	}
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = byte(dtype.Bits(r.rand.NormFloat64() * sigma))
+	}
+	return out
 }
 
 // fill tiles a buffer with a pattern by copies that double.
@@ -174,7 +187,7 @@ func (r *Rig) fill(dst device.Ptr, bytes int64, pattern []byte) error {
 // needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages.
 func (r *Rig) needPool(whole bool) error {
 	p := r.Problem
-	k := p.Batch * p.MaxPages * int64(r.Spec.Cache.PageSize) * p.KVHeads * int64(r.Spec.Attention.HeadDim) * 2
+	k := p.Batch * p.MaxPages * int64(r.Spec.Cache.PageSize) * p.KVHeads * int64(r.Spec.Attention.HeadDim) * int64(r.dtype().Size())
 	n := 1
 	if whole {
 		n = r.sets(k)
@@ -196,7 +209,7 @@ func (r *Rig) cache(i int) kernel.KVCache {
 	d := int64(a.HeadDim)
 	c := kernel.KVCache{BlockTable: r.table, SeqLens: r.lens, TableStride: r.Problem.MaxPages,
 		KBlockStride: page * d * int64(a.KVHeads), KTokenStride: d, KHeadStride: page * d,
-		Batch: int32(r.Problem.Batch), KVHeads: int32(a.KVHeads), MaxPages: int32(r.Problem.MaxPages)}
+		Batch: int32(r.Problem.Batch), KVHeads: int32(a.KVHeads), MaxPages: int32(r.Problem.MaxPages), KScale: 1, VScale: 1}
 	c.VBlockStride, c.VTokenStride, c.VHeadStride = c.KBlockStride, c.KTokenStride, c.KHeadStride
 	if r.pool.n > 0 {
 		c.K = r.pool.at(i)

@@ -133,6 +133,22 @@ zero it again before it serves another.`,
 		p.record.PayloadBytes(), p.record.Bytes, p.spec.Slots(), l.BudgetTokens, p.spec.DropKV.Rule)
 }
 
+// candidates is the constant of a model that reranks.
+func (p pkg) candidates(def func(string, any, string) jen.Code) jen.Code {
+	if p.spec.Locks.Rerank <= 1 {
+		return jen.Null()
+	}
+	return def("Candidates", p.spec.Candidates(), fmt.Sprintf("pages a list that PageSelect proposes: PageRerank keeps Slots of them, factor %g", p.spec.Locks.Rerank))
+}
+
+// slots is the name of the pages a list that PageSelect chooses.
+func (p pkg) slots() string {
+	if p.spec.Locks.Rerank > 1 {
+		return "Candidates"
+	}
+	return "Slots"
+}
+
 // constants writes what the kernels were specialised for.
 func (p pkg) constants(f *jen.File) {
 	a, c, l := p.spec.Attention, p.spec.Cache, p.spec.Locks
@@ -147,7 +163,7 @@ func (p pkg) constants(f *jen.File) {
 		def("Group", a.Group(), "query heads that share a KV head"),
 		def("HeadDim", a.HeadDim, "d of the paper"),
 		def("PageSize", c.PageSize, "tokens; B of the paper"),
-		def("DType", c.DType, "of K, V, Q and the output"),
+		def("DType", c.DType, dtypeComment(c.DType)),
 		def("SoftmaxScale", a.SoftmaxScale, "on logits"),
 		def("LogitSoftcap", a.LogitSoftcap, "0: none"),
 		def("Rank", l.Rank, "columns of a page's basis; r of the paper"),
@@ -156,6 +172,7 @@ func (p pkg) constants(f *jen.File) {
 		def("RecordBytes", p.record.Bytes, "of it in memory"),
 		def("Combine", l.Combine, "how the heads of a list combine"),
 		def("Slots", p.spec.Slots(), fmt.Sprintf("pages a list: a budget of %d tokens; k of the paper", l.BudgetTokens)),
+		p.candidates(def),
 		def("SinkPages", l.AlwaysKeep.SinkPages, "first pages, always selected"),
 		def("RecentPages", l.AlwaysKeep.RecentPages, "last pages, always selected"),
 	)
@@ -188,4 +205,12 @@ func (p pkg) files(f *jen.File) {
 		}
 		g.Line()
 	})
+}
+
+// dtypeComment says what has the cache's type.
+func dtypeComment(dtype string) string {
+	if dtype == specs.FP8 {
+		return "of K and V, times the cache's KScale and VScale; Q and the output are bf16"
+	}
+	return "of K, V, Q and the output"
 }

@@ -7,24 +7,20 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// attendShape is one choice of the tuner. waves scales the number of splits: with 1, one block an SM serves a batch of one. A
-// cluster is as many splits, whatever the number of heads.
+// attendShape is one choice of the tuner for the streaming kernel. waves scales the number of splits: with 1, one block an SM serves a
+// batch of one.
 type attendShape struct {
 	form          Form
 	warps, stages int
 	waves         int
-	cluster       int
-	columns       int // n tiles of a warp; 0: as many as registers allow
 }
 
-// attendShapes, the default of each form first: eight warps and one wave give every warp one tile of the usual 128 pages by 8 heads,
-// and dense attention nearly every SM. A cluster merges its blocks without a trip through memory, but at 8 heads it leaves half the
-// SMs idle. More waves and stages are for dense attention over long contexts, which wants bytes in flight.
+// attendShapes, the default of each form first: eight warps of two tiles on nearly every SM keep dense attention fed; more splits cost
+// more to add up than they gain.
 var attendShapes = []attendShape{
-	{Hopper, 8, 2, 1, 1, 0}, {Hopper, 8, 1, 1, 1, 0}, {Hopper, 8, 2, 0, 8, 0}, {Hopper, 16, 1, 0, 8, 0}, {Hopper, 8, 1, 0, 8, 0}, {Hopper, 8, 1, 0, 16, 0},
-	{Hopper, 8, 2, 0, 16, 0}, {Hopper, 4, 2, 1, 1, 0}, {Hopper, 4, 2, 2, 1, 0}, {Hopper, 8, 3, 1, 1, 0}, {Hopper, 4, 3, 2, 1, 0},
-	{Hopper, 4, 4, 2, 1, 0}, {Hopper, 8, 2, 2, 1, 0}, {Hopper, 4, 3, 4, 1, 0}, {Hopper, 4, 4, 4, 1, 0}, {Hopper, 2, 4, 4, 1, 0},
-	{Portable, 4, 2, 1, 1, 0}, {Portable, 8, 2, 1, 1, 0}, {Portable, 8, 1, 1, 1, 0}, {Portable, 4, 1, 2, 1, 0}, {Portable, 4, 3, 2, 1, 0}, {Portable, 4, 2, 4, 1, 0},
+	{Hopper, 8, 2, 1}, {Hopper, 8, 1, 1}, {Hopper, 4, 2, 1}, {Hopper, 4, 2, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 3, 2},
+	{Hopper, 4, 4, 2}, {Hopper, 8, 2, 2}, {Hopper, 4, 3, 4}, {Hopper, 4, 4, 4}, {Hopper, 2, 4, 4},
+	{Portable, 4, 2, 1}, {Portable, 8, 2, 1}, {Portable, 8, 1, 1}, {Portable, 4, 1, 2}, {Portable, 4, 3, 2}, {Portable, 4, 2, 4},
 }
 
 // attendStream is the streaming kernel: dense attention, and lists where there are no clusters.
@@ -85,21 +81,16 @@ func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 func attendLists(s *specs.Spec) int { return s.Attention.QueryHeads / headsPerList(s) }
 
 func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
-	z := newAttendSizes(s, shape.stages, shape.columns)
+	z := newAttendSizes(s, shape.stages, 0)
 	arch := t.Arch
 	if shape.form == Portable {
 		arch = PortableArch
 	}
-	splits := shape.cluster
-	if shape.cluster == 1 {
-		splits = max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
-	}
-	dependent := shape.form == Hopper
-	record := int64(256 + (splits*z.partBytes+255)/256*256)
+	splits := max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
 	return Candidate{
 		Family: PageAttend, Form: shape.form, Arch: arch,
 		Key:    attendKey(s),
-		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}, {"cluster", shape.cluster}},
+		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}},
 		Constants: []Constant{
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
@@ -110,8 +101,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 			{"kWarps", fmt.Sprint(shape.warps)},
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kColumns", fmt.Sprint(z.columns)},
-			{"kCluster", fmt.Sprint(shape.cluster)},
-			{"kDependent", fmt.Sprint(dependent)},
+			{"kDependent", fmt.Sprint(shape.form == Hopper)},
 		},
 		Header: "kernels/page_attend.cuh", Kernel: attendStream, Entry: string(PageAttend),
 		Geometry: launch.Geometry{
@@ -120,12 +110,22 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 				{Of: []launch.Quantity{launch.Lists}, Times: int64(z.headTiles), Per: 1},
 				launch.Each(launch.Batch),
 			},
-			Block: 32 * shape.warps, Cluster: shape.cluster, DynamicShared: shape.warps * z.ringBytes, Dependent: dependent,
-			// One record a list and head tile: a counter, and what each split adds.
-			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: int64(z.headTiles) * record, Per: 1}},
+			Block: 32 * shape.warps, Cluster: 1, DynamicShared: shape.warps * z.ringBytes, Dependent: shape.form == Hopper,
+			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: int64(z.headTiles) * attendRecord(splits, z.partBytes), Per: 1}},
 		},
 		MinBlocks: 1,
 	}
+}
+
+// attendRecord is the workspace of one list and head tile: counters, what each split adds, and what groups of them come to (attend::Meeting).
+func attendRecord(splits, partBytes int) int64 {
+	const counters, flat, group = 64, 16, 8
+	parts := splits
+	if splits > flat {
+		size := max(group, (splits+counters-2)/(counters-1))
+		parts += (splits + size - 1) / size
+	}
+	return int64(4*counters + (parts*partBytes+255)/256*256)
 }
 
 // attendKey names what the kernel computes; splits, warps and stages change only how.
@@ -148,17 +148,17 @@ func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) stri
 	if shape.form == Portable {
 		limit, who = portableShared, "a portable kernel"
 	}
-	z := newAttendSizes(s, shape.stages, shape.columns)
-	if need, has := attendRegisters(s, z), t.RegistersPerSM/(32*shape.warps); need > has {
-		return fmt.Sprintf("about %d registers a thread, and %d warps leave %d: it would spill", need, shape.warps, has)
+	z := newAttendSizes(s, shape.stages, 0)
+	return attendLimits(s, t, z, shape.warps, shape.stages, dynamic+8*shape.warps*z.tileHeads+z.queryBytes+32, limit, who)
+}
+
+// attendLimits says why warps of these sizes do not fit a block.
+func attendLimits(s *specs.Spec, t Target, z attendSizes, warps, stages, shared, limit int, who string) string {
+	if need, has := attendRegisters(s, z), t.RegistersPerSM/(32*warps); need > has {
+		return fmt.Sprintf("about %d registers a thread, and %d warps leave %d: it would spill", need, warps, has)
 	}
-	static := 8*shape.warps*z.tileHeads + z.queryBytes + 32
-	if shape.cluster > 1 {
-		static += z.partBytes
-	}
-	if dynamic+static > limit {
-		return fmt.Sprintf("%d stages of K and V for %d warps need %d B of shared memory a block, %s has %d B", shape.stages, shape.warps,
-			dynamic+static, who, limit)
+	if shared > limit {
+		return fmt.Sprintf("%d stages of K and V for %d warps need %d B of shared memory a block, %s has %d B", stages, warps, shared, who, limit)
 	}
 	return ""
 }
@@ -178,9 +178,4 @@ func attendCost(s *specs.Spec) Cost {
 }
 
 // cacheBytes is what an element of K or V takes.
-func cacheBytes(s *specs.Spec) int {
-	if s.Cache.DType == "fp8_e4m3" {
-		return 1
-	}
-	return 2
-}
+func cacheBytes(s *specs.Spec) int { return s.Cache.ElementBytes() }

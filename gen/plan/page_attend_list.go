@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -12,12 +14,15 @@ type attendListShape struct {
 	warps, stages, cluster, columns int
 }
 
-// attendListShapes, the default first. columns 0 is as many as registers allow. Wide groups do better with one n tile a warp and twice
-// the clusters: half the arithmetic a warp, and keys and values come from L2 the second time.
+// attendListShapes, the default of many lists first. columns 0 is as many as registers allow. Wide groups do better with one n tile a warp
+// and twice the clusters: half the arithmetic a warp, and keys and values come from L2 the second time.
 var attendListShapes = []attendListShape{
-	{8, 2, 8, 0}, {8, 1, 8, 0}, {8, 1, 16, 0}, {8, 2, 16, 0}, {8, 1, 16, 1}, {8, 2, 8, 1}, {16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1},
-	{4, 4, 8, 0}, {4, 2, 16, 0}, {4, 2, 16, 1},
+	{8, 2, 8, 0}, {4, 2, 16, 1}, {8, 2, 8, 1}, {8, 1, 8, 0}, {8, 1, 16, 1}, {4, 4, 8, 1}, {4, 4, 8, 0}, {8, 1, 16, 0}, {8, 2, 16, 0},
+	{16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1}, {4, 2, 16, 0},
 }
+
+// wideClusters is how many clusters of 16 blocks an H200 runs at once, a block an SM.
+const wideClusters = 7
 
 // attendListCandidates are the candidates of page_attend_list, and those that cannot be, with the reason.
 func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, rejected []Rejected) {
@@ -33,17 +38,33 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 			continue
 		}
 		seen[shape] = true
-		c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 0, shape.cluster, shape.columns})
-		c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}, {"columns", shape.columns}, {"list", 1}}
-		c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
-		c.Geometry.Workspace = nil
+		c := attendListCandidate(s, t, shape)
 		if reason := attendListRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
 		}
 		candidates = append(candidates, c)
 	}
+	// With few lists the widest clusters use most SMs; with more they come in two waves.
+	wide := slices.IndexFunc(candidates, func(c Candidate) bool { return c.Geometry.Cluster == 16 && c.Param("warps") == 4 })
+	if wide > 0 && attendLists(s)*newAttendSizes(s, 1, 1).headTiles <= wideClusters {
+		first := candidates[wide]
+		candidates = slices.Insert(slices.Delete(candidates, wide, wide+1), 0, first)
+	}
 	return candidates, rejected
+}
+
+func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candidate {
+	z := newAttendSizes(s, shape.stages, shape.columns)
+	c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 1})
+	c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}, {"columns", shape.columns}, {"list", 1}}
+	c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
+	columns := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kColumns" })
+	c.Constants[columns].Value = fmt.Sprint(shape.columns)
+	c.Constants = slices.Insert(c.Constants, columns+1, Constant{"kCluster", fmt.Sprint(shape.cluster)})
+	c.Geometry.Grid[0], c.Geometry.Grid[1].Times = launch.Const(int64(shape.cluster)), int64(z.headTiles)
+	c.Geometry.Cluster, c.Geometry.DynamicShared, c.Geometry.Workspace = shape.cluster, shape.warps*z.ringBytes, nil
+	return c
 }
 
 func attendListRefusal(s *specs.Spec, t Target, shape attendListShape, dynamic int) string {
@@ -54,5 +75,5 @@ func attendListRefusal(s *specs.Spec, t Target, shape attendListShape, dynamic i
 	if static > staticShared {
 		return fmt.Sprintf("the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}
-	return attendRefusal(s, t, attendShape{Hopper, shape.warps, shape.stages, 0, 1, shape.columns}, dynamic+static)
+	return attendLimits(s, t, z, shape.warps, shape.stages, dynamic+static, t.SharedPerBlock, t.Arch)
 }

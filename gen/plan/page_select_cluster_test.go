@@ -41,24 +41,3 @@ func TestSelectDefaultHoldsTheLongestRow(t *testing.T) {
 		})
 	}
 }
-
-func TestAttendDefaultSplits(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		q, kv int
-		want  int
-		why   string
-	}{
-		{"8 heads", 32, 8, 8, "one cluster a list: 64 blocks"},
-		{"2 heads", 32, 2, 32, "dense attention of two heads needs more blocks than lists do"},
-		{"32 heads", 32, 32, 8, "never fewer than a cluster"},
-		{"3 heads", 9, 3, 16, "whole clusters"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := planPageAttend(listSpec(tt.q, tt.kv, 131072, "share_average"), Targets["sm_90a"]).Candidates[0]
-			if got := c.Param("splits"); got != tt.want || c.Geometry.Grid[0].Times != int64(tt.want) {
-				t.Errorf("%s: %d splits (grid %d), want %d", tt.why, got, c.Geometry.Grid[0].Times, tt.want)
-			}
-		})
-	}
-}

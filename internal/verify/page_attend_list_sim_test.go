@@ -6,6 +6,7 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // listForms keeps page_attend_list's candidates of a shape.
@@ -18,8 +19,8 @@ func listForms(warps, stages, cluster int) func(plan.Candidate) bool {
 // TestPageAttendListOnSimulator runs the PTX of page_attend_list where it is not the default: sixteen blocks, one stage, sixteen warps; of
 // wide groups with one and with two n tiles a warp.
 func TestPageAttendListOnSimulator(t *testing.T) {
-	for _, shape := range [][3]int{{8, 2, 16}, {8, 1, 16}, {8, 1, 8}, {16, 1, 8}} {
-		for _, tc := range attendShapes[:6] {
+	for i, shape := range [][3]int{{8, 2, 16}, {4, 2, 16}, {8, 1, 8}, {16, 1, 8}} {
+		for _, tc := range attendShapes[i : i+3] { // other shapes with other sizes
 			s := attendSpec(tc.dim, tc.page, tc.group, tc.dtype, tc.rule, tc.softcap)
 			candidates := chosenBy(plan.PageAttend, s, listForms(shape[0], shape[1], shape[2]))
 			if len(candidates) == 0 {
@@ -30,25 +31,47 @@ func TestPageAttendListOnSimulator(t *testing.T) {
 	}
 }
 
+// TestPageAttendGroups streams over lengths whose splits are added in groups of eight, and over none, few and one of them: the workspace of
+// each is clean for the next.
+func TestPageAttendGroups(t *testing.T) {
+	s := attendSpec(64, 16, 16, "bf16", "share_average", 0)
+	streams := func(form plan.Form, warps int) func(plan.Candidate) bool {
+		return func(c plan.Candidate) bool {
+			return c.Form == form && c.Kernel == "kvloom::page_attend" && c.Param("warps") == warps
+		}
+	}
+	candidates := append(chosenBy(plan.PageAttend, s, streams(plan.Hopper, 8))[:1], chosenBy(plan.PageAttend, s, streams(plan.Portable, 4))[0],
+		chosenBy(plan.PageAttend, s, streams(plan.Hopper, 2))[0])
+	long := Case{Name: "groups of splits", KVHeads: 1, Lens: []int{4999, 2300, 130, 0}, Layout: HeadMajor, Data: Random,
+		Replays: [][]int{{2048, 4999, 17, 3000}}}
+	attendOnce(t, s, candidates, long)
+}
+
 // TestPageAttendListBatches gives each warp more tiles than the 32 units of its list that it looks up at once.
 func TestPageAttendListBatches(t *testing.T) {
 	s := attendSpec(64, 4, 1, "bf16", "share_average", 0)
 	s.Locks.BudgetTokens = 8800
+	long := Case{Name: "nine tiles a warp", KVHeads: 1, Lens: []int{9001, 700}, Layout: TokenMajor, Data: Random}
+	attendOnce(t, s, chosenBy(plan.PageAttend, s, listForms(8, 2, 8)), long)
+}
+
+// attendOnce runs candidates on a case of its own.
+func attendOnce(t *testing.T, s *specs.Spec, candidates []plan.Candidate, c Case) {
+	t.Helper()
 	dev, err := sim.New(sim.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
 	e := NewEnv(dev, l.Compile)
-	for _, c := range chosenBy(plan.PageAttend, s, listForms(8, 2, 8)) {
-		k, err := e.Kernel(c)
+	for _, candidate := range candidates {
+		k, err := e.Kernel(candidate)
 		if err != nil {
 			t.Fatal(err)
 		}
-		long := Case{Name: "nine tiles a warp", KVHeads: 1, Lens: []int{9001, 700}, Layout: TokenMajor, Data: Random}
-		for _, r := range attendCase(e, s, k, long, 1) {
+		for _, r := range attendCase(e, s, k, c, 1) {
 			if !r.OK() {
-				t.Errorf("%s, %s: %s", c.ID(), r.Metric, r.Failure)
+				t.Errorf("%s, %s: %s", candidate.ID(), r.Metric, r.Failure)
 			}
 		}
 	}

@@ -28,6 +28,10 @@ var attendShapes = []struct {
 	{"d256 g3 p128", "the widest head, the longest page (S2)", 256, 128, 3, "bf16", "share_average", 0, false},
 	{"d128 g64 p64", "the largest group", 128, 64, 64, "bf16", "share_average", 0, false},
 	{"per_head", "a list a query head", 64, 16, 6, "bf16", "per_head", 0, false},
+	{"e4m3 llama", "8 bits, scales that are no powers of two", 128, 16, 4, "fp8_e4m3", "share_average", 0, true},
+	{"e4m3 d80 g1 p4", "8 bits: five pieces a row, a k step without its pair", 80, 4, 1, "fp8_e4m3", "share_average", 0, false},
+	{"e4m3 d112 g12 capped", "8 bits: two n tiles, rows of seven pieces, a softcap", 112, 16, 12, "fp8_e4m3", "share_average", 30, false},
+	{"e4m3 d256 g16", "8 bits: the widest head", 256, 32, 16, "fp8_e4m3", "share_average", 0, false},
 }
 
 func attendSpec(dim, page, group int, dtype, rule string, softcap float64) *specs.Spec {
@@ -68,7 +72,7 @@ func TestPageAttendOnSimulator(t *testing.T) {
 func TestPageAttendStages(t *testing.T) {
 	s := attendSpec(128, 16, 4, "bf16", "share_average", 0)
 	candidates := chosenBy(plan.PageAttend, s, func(plan.Candidate) bool { return true })
-	one := candidates[slices.IndexFunc(candidates, func(c plan.Candidate) bool { return c.Param("cluster") == 1 })]
+	one := candidates[slices.IndexFunc(candidates, func(c plan.Candidate) bool { return c.Kernel == "kvloom::page_attend" })]
 	one.Geometry.Grid[0].Times = 1
 	onSimulator(t, s, "stages, warps and splits", append(candidates, one), []string{"around the splits", "crosses 1024 tokens"})
 }

@@ -23,6 +23,18 @@ type Problem struct {
 	Slots  int
 }
 
+// cacheScales are those of an 8-bit cache: no powers of two, f32, and such that the data's largest keys fit 448 of them.
+func cacheScales(d Data) (k, v float64) {
+	k = 0.0371
+	switch d {
+	case Extreme:
+		k = 70.3
+	case Degenerate:
+		k = 101.7
+	}
+	return float64(float32(k)), float64(float32(0.0123))
+}
+
 // Lists is the page lists of a request: one a KV head, or one a query head for per_head.
 func (p *Problem) Lists() int {
 	if p.Rule == reference.PerHead {
@@ -49,6 +61,7 @@ func NewProblem(s *specs.Spec, c Case, seed uint64) (*Problem, error) {
 		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
 	p.Cache = &reference.Cache{DType: dtype, HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, KVHeads: c.KVHeads}
+	p.Cache.KScale, p.Cache.VScale = cacheScales(c.Data)
 	r := rand.New(rand.NewPCG(seed, 0x6b766c6f6f6d)) // "kvloom"
 	p.layTable(r)
 	p.place()
@@ -72,13 +85,14 @@ func (p *Problem) firstBlock() int32 {
 // blockStride of the layouts that put K and V into one block, in elements.
 func (p *Problem) blockStride() int64 {
 	natural := int64(2 * p.Cache.PageSize * p.Cache.KVHeads * p.Cache.HeadDim)
+	vector := int64(16 / p.Cache.DType.Size()) // elements of 16 bytes
 	switch {
 	case p.Case.Layout == FarApart:
 		return max(natural, 16384)
 	case natural < 519_840:
 		return 519_840 // 1,039,680 B, an engine's real stride
 	}
-	return natural + 8*37
+	return natural + vector*37
 }
 
 // layTable gives every page of every request a block, shuffled, and sets traps behind the live pages: a block of NaN, -1, an id far
@@ -137,7 +151,7 @@ func (p *Problem) layTable(r *rand.Rand) {
 	}
 }
 
-// nanBits is a NaN in bf16 and in fp16.
+// nanBits is a NaN in bf16 and in fp16, its low byte in e4m3.
 const nanBits = 0x7fff
 
 func poisonNaN(x []uint16) {
@@ -150,6 +164,7 @@ func poisonNaN(x []uint16) {
 func (p *Problem) place() {
 	c := p.Cache
 	page, heads, d := int64(c.PageSize), int64(c.KVHeads), int64(c.HeadDim)
+	vector := int64(16 / c.DType.Size()) // elements of 16 bytes
 	c.KStrides = reference.Strides{Block: page * heads * d, Token: heads * d, Head: d}
 	c.VStrides = c.KStrides
 	switch p.Case.Layout {
@@ -163,15 +178,15 @@ func (p *Problem) place() {
 		c.VStrides.Block = p.blockStride()
 		c.VBase = page * heads * d
 	case Padded:
-		head := d + 8
+		head := d + vector
 		if heads == 1 {
-			head = 8 * 12345 // means nothing with one head
+			head = vector * 12345 // means nothing with one head
 		}
-		c.KStrides = reference.Strides{Token: max(heads, 1)*(d+8) + 24, Head: head}
-		c.KStrides.Block = page*c.KStrides.Token + 40
-		c.VStrides = reference.Strides{Token: d + 16, Head: page*(d+16) + 8}
-		c.VStrides.Block = heads*c.VStrides.Head + 56
-		c.KBase, c.VBase = 16, 64
+		c.KStrides = reference.Strides{Token: max(heads, 1)*(d+vector) + 3*vector, Head: head}
+		c.KStrides.Block = page*c.KStrides.Token + 5*vector
+		c.VStrides = reference.Strides{Token: d + 2*vector, Head: page*(d+2*vector) + vector}
+		c.VStrides.Block = heads*c.VStrides.Head + 7*vector
+		c.KBase, c.VBase = 2*vector, 8*vector
 	default:
 		panic(fmt.Sprintf("BUG: verify: layout %q", p.Case.Layout))
 	}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/kvloom/kvloom/runtime/device"
 )
@@ -11,6 +12,17 @@ const vectorBytes = 16
 
 // elementBytes of bf16 and fp16.
 const elementBytes = 2
+
+// fp8 is the cache type whose keys and values are codes times a scale. Queries and outputs are bf16 beside it.
+const fp8 = "fp8_e4m3"
+
+// cacheUnit is how many elements of the cache make a vector.
+func (m *Model) cacheUnit() int64 {
+	if m.DType == fp8 {
+		return vectorBytes
+	}
+	return vectorBytes / elementBytes
+}
 
 // ArgumentError is an argument that a kernel would trip over: which field, and what it must be.
 type ArgumentError struct {
@@ -60,6 +72,13 @@ func (c *checker) count(field string, n int32) {
 	}
 }
 
+// scale wants a cache's scale to be a positive normal number, where it is read.
+func (c *checker) scale(field string, m *Model, s float32) {
+	if m.DType == fp8 && !(s >= 0x1p-126 && s <= math.MaxFloat32) {
+		c.fail(field, "is %g, a cache of %s needs a positive number", s, fp8)
+	}
+}
+
 // stride wants rows of at least low units, in steps of unit, wherever more than one row (n) exists. A stride over a single row is
 // never used, and engines leave anything there.
 func (c *checker) stride(field string, s, low, unit int64, n int) {
@@ -82,7 +101,8 @@ func (c *checker) cache(m *Model, k *KVCache, values bool) {
 	c.ptr("cache.block_table", k.BlockTable, 4)
 	c.ptr("cache.seq_lens", k.SeqLens, 4)
 	c.optional("cache.head_lens", k.HeadLens, 4)
-	d, unit, heads := int64(m.HeadDim), int64(vectorBytes/elementBytes), int(k.KVHeads)
+	d, unit, heads := int64(m.HeadDim), m.cacheUnit(), int(k.KVHeads)
+	c.scale("cache.k_scale", m, k.KScale)
 	c.stride("cache.table_stride", k.TableStride, int64(k.MaxPages), 1, int(k.Batch))
 	c.stride("cache.k_block_stride", k.KBlockStride, d, unit, 2)
 	c.stride("cache.k_token_stride", k.KTokenStride, d, unit, m.PageSize)
@@ -91,6 +111,7 @@ func (c *checker) cache(m *Model, k *KVCache, values bool) {
 		return
 	}
 	c.ptr("cache.v", k.V, vectorBytes)
+	c.scale("cache.v_scale", m, k.VScale)
 	c.stride("cache.v_block_stride", k.VBlockStride, d, unit, 2)
 	c.stride("cache.v_token_stride", k.VTokenStride, d, unit, m.PageSize)
 	c.stride("cache.v_head_stride", k.VHeadStride, d, unit, heads)

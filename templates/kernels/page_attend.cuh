@@ -6,10 +6,10 @@
 // parts in split order, or, as a cluster, through distributed shared memory. Either way results repeat bit for bit.
 #pragma once
 
+#include "kernels/page_attend_merge.cuh"
 #include "kernels/page_attend_state.cuh"
 #include "kvloom/abi.cuh"
 #include "kvloom/ptx/async_copy.cuh"
-#include "kvloom/ptx/cluster.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 
 namespace kvloom {
@@ -130,51 +130,45 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
   __syncwarp();
 }
 
-// One pair of dims of the merged result of `parts` parts: sum of weighted O, and the peak and sum of its head.
-struct Merged {
-  float2 o;
-  float peak, sum;
+// Where the parts of a list's splits meet in the workspace: counters, the parts, and where there are more than kFlat, the results of groups
+// of them. One block adding 66 parts took 20 us of a launch of 160; groups of eight are added side by side, and then their results.
+struct Meeting {
+  static constexpr int kCounterWords = 64, kFlat = 16, kGroup = 8;
+  int splits, size, groups;  // size: splits of a group
+
+  __device__ __forceinline__ explicit Meeting(int splits) : splits(splits) {
+    size = splits <= kFlat ? splits : larger(kGroup, (splits + kCounterWords - 2) / (kCounterWords - 1));
+    groups = (splits + size - 1) / size;
+  }
+  __device__ __forceinline__ int parts() const { return splits + (groups > 1 ? groups : 0); }
 };
 
-// Adds parts in their order, kChunk at a time: all loads of a chunk are in flight together.
-template <int kChunk, class LoadStats, class LoadOut>
-__device__ __forceinline__ Merged merge(int parts, LoadStats stats_of, LoadOut out_of) {
-  Merged m{{0.0f, 0.0f}, minus_infinity(), 0.0f};
-  for (int base = 0; base < parts; base += kChunk) {
-    float2 stats[kChunk], o[kChunk];
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      stats[i] = make_float2(minus_infinity(), 0.0f), o[i] = make_float2(0.0f, 0.0f);
-      if (base + i < parts) stats[i] = stats_of(base + i), o[i] = out_of(base + i);
-    }
-    const float before = m.peak;
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) m.peak = fmaxf(m.peak, stats[i].x);
-    const float shrink = weight(before, m.peak);
-    m.sum *= shrink, m.o.x *= shrink, m.o.y *= shrink;
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const float w = weight(stats[i].x, m.peak);
-      m.sum += w * stats[i].y;
-      m.o.x += w * o[i].x;
-      m.o.y += w * o[i].y;
-    }
+// Counts the calling block, whose writes before are seen by the one that is told true: the last of `all`, which leaves the counter zero.
+__device__ __forceinline__ bool last_to_come(uint32_t* counter, int all) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(counter, 1u) == static_cast<uint32_t>(all - 1);
+    if (last) *counter = 0;
+    __threadfence();
   }
-  return m;
+  __syncthreads();
+  return last;
 }
 
-// The same of a fixed number of parts.
-template <int kParts, class LoadStats, class LoadOut>
-__device__ __forceinline__ Merged merge_some(LoadStats stats_of, LoadOut out_of) {
-  return merge<kParts < 8 ? kParts : 8>(kParts, stats_of, out_of);
+// The whole workspace is left zeroed, not the counters alone: whatever launch uses it next, of any shape, finds it clean.
+__device__ __forceinline__ void clear_parts(float* parts, int floats, int threads) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < floats / 2; i += threads) reinterpret_cast<float2*>(parts)[i] = make_float2(0.0f, 0.0f);
 }
 
 }  // namespace attend
 
 // HEADS: query heads of one list (the group, or 1 for per_head); LISTS_PER_KV_HEAD: 1, or the group for per_head.
-// kColumns: n tiles of 8 query heads that a warp carries. kCluster: 1, or the number of splits, which are then one cluster.
+// kColumns: n tiles of 8 query heads that a warp carries.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          int kCluster, bool kDependent>
+          bool kDependent>
 __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   using namespace attend;
   using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
@@ -186,9 +180,6 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   constexpr int kThreads = 32 * kWarps;
   extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
-  __shared__ int is_last;
-  __shared__ float2 part_out[kCluster > 1 ? S::kTileHeads * HEAD_DIM / 2 : 1];  // [head, pair of dims] of this block, for its cluster
-  __shared__ float2 part_stats[kCluster > 1 ? S::kTileHeads : 1];
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const KvCache& cache = args.cache;
@@ -209,7 +200,7 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   units.count = args.pages ? min(max(args.counts[static_cast<int64_t>(request) * lists + list], 0), args.slots) : all;
   const int tiles = PAGE >= kTile ? units.count * (PAGE / kTile) : (units.count + kTile / PAGE - 1) / (kTile / PAGE);
   // No more splits than give every warp a tile: a graph captured for long contexts stays cheap at short ones.
-  const int splits = kCluster > 1 ? kCluster : min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
+  const int splits = min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
   if (split >= splits) return;
 
   const int64_t worker = split * kWarps + warp, workers = static_cast<int64_t>(splits) * kWarps;
@@ -226,82 +217,73 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
 
-  const auto finish = [&](int head, int dim, const Merged& m) {
+  const auto finish = [&](int head, int at, const MergedQuad& m) {
     const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
     Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint32_t*>(out + dim) = pack2<Q>(m.o.x * unit, m.o.y * unit);
-    if (dim == 0 && args.lse)
+    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
+    if (at == 0 && args.lse)
       args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
           m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
   };
-  // One record a list and head tile, its place independent of the batch: a counter, then the parts of the splits.
-  constexpr int kCounterWords = 64;
-  const int64_t record = (static_cast<int64_t>(request) * gridDim.y + blockIdx.y) *
-                         (kCounterWords + (static_cast<int64_t>(gridDim.x) * S::kPartFloats + 63) / 64 * 64);
-  uint32_t* const counter = args.workspace + record;
-  float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [split][kPartFloats]
+  constexpr int kHeadQuads = HEAD_DIM / 4;
+  // A part, or a group's result: O [head, dim], then peak and sum of each head.
+  const auto write_part = [&](float* part, int head, int at, const MergedQuad& m) {
+    *reinterpret_cast<float2*>(part + head * HEAD_DIM + 4 * at) = make_float2(m.o.x, m.o.y);
+    *reinterpret_cast<float2*>(part + head * HEAD_DIM + 4 * at + 2) = make_float2(m.o.z, m.o.w);
+    if (at == 0) *reinterpret_cast<float2*>(part + S::kTileHeads * HEAD_DIM + 2 * head) = make_float2(m.peak, m.sum);
+  };
+  // Adds `count` parts in their order for every quad of dims, and hands the sums to f.
+  const auto add_parts = [&](const float* parts, int count, auto f) {
+    for (int quad = threadIdx.x; quad < heads * kHeadQuads; quad += kThreads) {
+      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+      const auto load = [&](int i, int offset) {
+        return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + offset));
+      };
+      f(head, at, merge<Meeting::kFlat>(
+                      count, [&](int i) { return load(i, S::kTileHeads * HEAD_DIM + 2 * head); },
+                      [&](int i) {
+                        const float2 x = load(i, head * HEAD_DIM + 4 * at), y = load(i, head * HEAD_DIM + 4 * at + 2);
+                        return make_float4(x.x, x.y, y.x, y.y);
+                      }));
+    }
+  };
 
-  for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
-    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const Merged m = merge_some<kWarps>(
+  // One record a list and head tile, its place independent of the batch and of the lengths.
+  const Meeting most(gridDim.x), meeting(splits);
+  const int64_t record = (static_cast<int64_t>(request) * gridDim.y + blockIdx.y) *
+                         (Meeting::kCounterWords + (static_cast<int64_t>(most.parts()) * S::kPartFloats + 63) / 64 * 64);
+  uint32_t* const counters = args.workspace + record;
+  float* const parts = reinterpret_cast<float*>(counters + Meeting::kCounterWords);  // [split][kPartFloats]
+  float* const results = parts + static_cast<int64_t>(splits) * S::kPartFloats;      // [group][kPartFloats]
+
+  for (int quad = threadIdx.x; quad < heads * kHeadQuads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kWarps>(
         [&](int w) { return stats[w][head]; },
-        [&](int w) {
-          return *reinterpret_cast<const float2*>(rings + w * S::kRingBytes + (head * S::kOutStride + dim) * 4);
-        });
-    if constexpr (kCluster > 1) {
-      part_out[pair] = m.o;
-      if (dim == 0) part_stats[head] = make_float2(m.peak, m.sum);
-      continue;
-    }
+        [&](int w) { return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4); });
     if (splits == 1) {
-      finish(head, dim, m);
+      finish(head, at, m);
     } else {
-      float* part = parts + static_cast<int64_t>(split) * S::kPartFloats;
-      *reinterpret_cast<float2*>(part + head * HEAD_DIM + dim) = m.o;
-      if (dim == 0) *reinterpret_cast<float2*>(part + S::kTileHeads * HEAD_DIM + 2 * head) = make_float2(m.peak, m.sum);
+      write_part(parts + static_cast<int64_t>(split) * S::kPartFloats, head, at, m);
     }
-  }
-  if constexpr (kCluster > 1) {
-    ptx::cluster_sync<kCluster>();
-    const int rank = ptx::cluster_rank<kCluster>();
-    const int each = (heads * (HEAD_DIM / 2) + kCluster - 1) / kCluster;  // pairs that a block finishes
-    const int end = min((rank + 1) * each, heads * (HEAD_DIM / 2));
-    const auto remote = [](const float2* p, int r) {
-      const uint2 v = ptx::load_cluster(ptx::map_to_rank(ptx::shared_address(p), r));
-      return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
-    };
-    for (int pair = rank * each + threadIdx.x; pair < end; pair += kThreads) {
-      const int head = pair / (HEAD_DIM / 2);
-      finish(head, pair % (HEAD_DIM / 2) * 2,
-             merge_some<kCluster>([&](int r) { return remote(part_stats + head, r); }, [&](int r) { return remote(part_out + pair, r); }));
-    }
-    ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
-    return;
   }
   if (splits == 1) return;
 
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(splits - 1);
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  for (int pair = threadIdx.x; pair < heads * (HEAD_DIM / 2); pair += kThreads) {
-    const int head = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    finish(head, dim, merge<16>(
-        splits,
-        [&](int i) {
-          return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + S::kTileHeads * HEAD_DIM + 2 * head));
-        },
-        [&](int i) {
-          return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + head * HEAD_DIM + dim));
-        }));
+  const int group = split / meeting.size, first_part = group * meeting.size, members = min(meeting.size, splits - first_part);
+  float* const own = parts + static_cast<int64_t>(first_part) * S::kPartFloats;
+  if (!last_to_come(counters + group, members)) return;
+  if (meeting.groups == 1) {
+    add_parts(own, members, finish);
+    clear_parts(own, members * S::kPartFloats, kThreads);
+    return;
   }
-  // The whole workspace is left zeroed, not the counter alone: whatever launch uses it next, of any shape, finds it clean.
-  __syncthreads();
-  for (int i = threadIdx.x; i < splits * S::kPartFloats / 2; i += kThreads)
-    reinterpret_cast<float2*>(parts)[i] = make_float2(0.0f, 0.0f);
-  if (threadIdx.x == 0) *counter = 0;
+  add_parts(own, members, [&](int head, int at, const MergedQuad& m) {
+    write_part(results + static_cast<int64_t>(group) * S::kPartFloats, head, at, m);
+  });
+  clear_parts(own, members * S::kPartFloats, kThreads);
+  if (!last_to_come(counters + Meeting::kCounterWords - 1, meeting.groups)) return;
+  add_parts(results, meeting.groups, finish);
+  clear_parts(results, meeting.groups * S::kPartFloats, kThreads);
 }
 
 }  // namespace kvloom

@@ -24,67 +24,91 @@ struct Batch {
     const int lane = threadIdx.x % 32;
     const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
     slot = (first / U::kTilesPerBatch * 32 + lane) / U::kPerPage;
-    page = -1;
-    if (tile >= first && tile < last && slot < slots) page = pages ? pages[slot] : slot;
+    const bool inside = tile >= first && tile < last && slot < slots;
+    page = inside ? slot : -1;
+    if (inside && pages) page = pages[slot];
   }
 
   __device__ __forceinline__ void look_up(Units<PAGE>& units, int first) const {
     const int lane = threadIdx.x % 32;
-    units.block = 0, units.tokens = 0;
-    if (slot >= units.count || page < 0 || page >= units.max_pages) return;
     const int64_t token = static_cast<int64_t>(page) * PAGE + (first / U::kTilesPerBatch * 32 + lane) % U::kPerPage * U::kTokens;
-    if (token >= units.length) return;
-    const int id = units.table[page];
-    if (id < 0) return;
-    units.block = id;
-    units.tokens = static_cast<int>(min(static_cast<int64_t>(units.length) - token, static_cast<int64_t>(U::kTokens)));
+    const int64_t rest = units.length - token;
+    // One predicated load: branches would keep the compiler from computing addresses while it is under way.
+    int id = -1;
+    if (slot < units.count && page >= 0 && page < units.max_pages && rest > 0) id = units.table[page];
+    units.block = max(id, 0);
+    units.tokens = id < 0 ? 0 : static_cast<int>(min(rest, static_cast<int64_t>(U::kTokens)));
   }
 };
 
-// attend::issue where a tile lies in one page and the lanes of a warp fill whole rows: one address a tensor, which then only grows.
+// Where a lane's copies begin, for tiles that lie in one page with rows that the lanes of a warp fill whole: its row of the first turn, in
+// page 0 of the head. Known before any page is.
 template <int HEAD_DIM, int PAGE, class S, typename T>
-__device__ __forceinline__ uint32_t issue_page(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
-  using U = Units<PAGE>;
-  constexpr int kPieces = S::kPieces, kRows = 32 / kPieces, kElements = 16 / sizeof(T);  // pieces of a row, rows of a turn, elements of a piece
-  const int lane = threadIdx.x % 32, row = lane / kPieces, at = lane % kPieces;
-  const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch);
-  const int64_t block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
-  const int first = tile % U::kPerPage * kTile + row;
-  const T* from_k = k.base + block * k.block_stride + first * k.token_stride + at * kElements;
-  const T* from_v = v.base + block * v.block_stride + first * v.token_stride + at * kElements;
-  uint32_t to = stage + row * S::kRowBytes + at * 16;
-#pragma unroll
-  for (int i = 0; i < kTile / kRows; ++i) {
-    const bool live = i * kRows + row < tokens;
-    ptx::copy16_or_zero(to, from_k, live);  // a dead row lies in a page too, and is not read
-    ptx::copy16_or_zero(to + S::kTensorBytes, from_v, live);
-    from_k += kRows * k.token_stride, from_v += kRows * v.token_stride;
-    to += kRows * S::kRowBytes;
-  }
-  return (1u << tokens) - 1;
-}
+struct Lane {
+  static constexpr bool kWhole = PAGE >= kTile && 32 % S::kPieces == 0;
+  static constexpr int kRows = kWhole ? 32 / S::kPieces : 1;  // rows of a turn
+  int row;
+  uint32_t to;            // in a stage
+  const T *k, *v;
+  int64_t k_step, v_step;  // elements between the rows of two turns
 
-template <int HEAD_DIM, int PAGE, class S, typename T>
-__device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint32_t stage) {
-  if constexpr (PAGE >= kTile && 32 % S::kPieces == 0) {
-    return issue_page<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
-  } else {
-    return issue<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
+  __device__ __forceinline__ Lane(const Rows<T>& from_k, const Rows<T>& from_v) {
+    const int lane = threadIdx.x % 32, at = lane % S::kPieces;
+    row = lane / S::kPieces;
+    to = row * S::kRowBytes + at * 16;
+    k = from_k.base + row * from_k.token_stride + at * (16 / sizeof(T));
+    v = from_v.base + row * from_v.token_stride + at * (16 / sizeof(T));
+    k_step = kRows * from_k.token_stride, v_step = kRows * from_v.token_stride;
   }
-}
+
+  // attend::issue by one address a tensor, which then only grows.
+  __device__ __forceinline__ uint32_t issue(const Units<PAGE>& units, int tile, const Rows<T>& from_k, const Rows<T>& from_v, uint32_t stage) const {
+    using U = Units<PAGE>;
+    const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch);
+    const int64_t block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
+    const T* next_k = k + block * from_k.block_stride;
+    const T* next_v = v + block * from_v.block_stride;
+    if constexpr (U::kPerPage > 1) {
+      next_k += tile % U::kPerPage * kTile * from_k.token_stride;
+      next_v += tile % U::kPerPage * kTile * from_v.token_stride;
+    }
+    uint32_t next = stage + to;
+#pragma unroll
+    for (int i = 0; i < kTile / kRows; ++i) {
+      const bool live = i * kRows + row < tokens;
+      ptx::copy16_or_zero(next, next_k, live);  // a dead row lies in a page too, and is not read
+      ptx::copy16_or_zero(next + S::kTensorBytes, next_v, live);
+      next_k += k_step, next_v += v_step;
+      next += kRows * S::kRowBytes;
+    }
+    return (1u << tokens) - 1;
+  }
+};
 
 // A ring of tiles of one batch: the first kStages of [first, last) are on their way after start, the others follow as run takes them.
 template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T>
 struct Ring {
+  using L = Lane<HEAD_DIM, PAGE, S, T>;
   const Rows<T>& k;
   const Rows<T>& v;
   uint32_t base;            // shared address of stage 0
+  L lane;
   uint32_t masks[kStages];  // of the tiles in flight, the oldest first
+
+  __device__ __forceinline__ Ring(const Rows<T>& k, const Rows<T>& v, uint32_t base) : k(k), v(v), base(base), lane(k, v) {}
+
+  __device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, uint32_t stage) const {
+    if constexpr (L::kWhole) {
+      return lane.issue(units, tile, k, v, stage);
+    } else {
+      return issue<HEAD_DIM, PAGE, S>(units, tile, k, v, stage);
+    }
+  }
 
   __device__ __forceinline__ void start(const Units<PAGE>& units, int first, int last) {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
-      masks[i] = first + i < last ? issue_tile<HEAD_DIM, PAGE, S>(units, first + i, k, v, base + i * S::kStageBytes) : 0u;
+      masks[i] = first + i < last ? issue_tile(units, first + i, base + i * S::kStageBytes) : 0u;
       ptx::commit_copies();
     }
   }
@@ -99,7 +123,7 @@ struct Ring {
       __syncwarp();  // every lane has read the stage that the next copies overwrite
 #pragma unroll
       for (int i = 0; i + 1 < kStages; ++i) masks[i] = masks[i + 1];
-      masks[kStages - 1] = tile + kStages < last ? issue_tile<HEAD_DIM, PAGE, S>(units, tile + kStages, k, v, stage) : 0u;
+      masks[kStages - 1] = tile + kStages < last ? issue_tile(units, tile + kStages, stage) : 0u;
       ptx::commit_copies();
       stage = stage == base + (kStages - 1) * S::kStageBytes ? base : stage + S::kStageBytes;
     }
@@ -115,30 +139,6 @@ struct Parts {
   alignas(16) float4 out[kCluster][kQuads];
   alignas(16) float2 stats[kCluster][kTileHeads];
 };
-
-// Four dims of the merged result of `kParts` parts, and the peak and sum of their head.
-struct MergedQuad {
-  float4 o;
-  float peak, sum;
-};
-
-template <int kParts, class LoadStats, class LoadOut>
-__device__ __forceinline__ MergedQuad merge_quad(LoadStats stats_of, LoadOut out_of) {
-  MergedQuad m{{0.0f, 0.0f, 0.0f, 0.0f}, minus_infinity(), 0.0f};
-  float2 stats[kParts];
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) stats[i] = stats_of(i);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) m.peak = fmaxf(m.peak, stats[i].x);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const float w = weight(stats[i].x, m.peak);
-    const float4 o = out_of(i);
-    m.sum += w * stats[i].y;
-    m.o.x += w * o.x, m.o.y += w * o.y, m.o.z += w * o.z, m.o.w += w * o.w;
-  }
-  return m;
-}
 
 }  // namespace attend
 
@@ -167,12 +167,6 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   constexpr int kHeadQuads = HEAD_DIM / 4;
   const int quads = heads * kHeadQuads;
   const int own_begin = min(rank * Received::kQuads, quads), own_end = min(own_begin + Received::kQuads, quads);
-  if (tid == 0) {
-    mbarrier_init(&landed, 1);
-    mbarrier_init_fence();
-    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
-  }
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
   // The query, the length and the table stand since before the layer's first launch: only the page list is waited for.
   copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, heads);
@@ -185,14 +179,20 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
   const int worker = rank * kWarps + warp;
   constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
-  const int first = static_cast<int>(static_cast<int64_t>(tiles) * worker / kWorkers);
-  const int last = static_cast<int>(static_cast<int64_t>(tiles) * (worker + 1) / kWorkers);
+  const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
+  const int first = each * worker + min(worker, more), last = first + each + (worker < more);
   int to = min(last, (first / kBatch + 1) * kBatch);
   Units<PAGE> units;
   units.pages = args.pages ? args.pages + request * args.pages_batch_stride + list * args.pages_list_stride : nullptr;
   Batch<PAGE> batch;
   batch.read(units.pages, first, to, slots);
   units.count = args.pages ? args.counts[static_cast<int64_t>(request) * lists + list] : slots;
+  if (tid == 0) {
+    mbarrier_init(&landed, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
+  }
+  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
   units.length = max(length, 0);
   units.table = cache.block_table + request * cache.table_stride;
   units.max_pages = cache.max_pages;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
-  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring{k, v, static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes, {}};
+  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, ptx::shared_address(rings) + warp * S::kRingBytes);
   batch.look_up(units, first);
   ring.start(units, first, to);
   ptx::wait_copies<kStages>();

@@ -12,6 +12,7 @@
 #include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/exp2.cuh"
 #include "kvloom/ptx/load.cuh"
+#include "kvloom/quant/e4m3.cuh"
 #include "kvloom/quant/f16_codes.cuh"
 #include "kvloom/record.cuh"
 #include "kvloom/sched/tile_tasks.cuh"
@@ -27,7 +28,8 @@ struct ScoreShape {
   static_assert(PAGE >= 4 && (PAGE & (PAGE - 1)) == 0, "page sizes are powers of two from 4");
   static_assert(GROUP >= 1 && GROUP <= 64, "a kv head serves 1 to 64 query heads");
 
-  using Element = T;
+  using Key = T;
+  using Element = typename Compute<T>::type;  // of the query
   using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
   using Basis = F16Codes<BITS>;
   using Centroid = F16Bytes<Basis::kPair>;
@@ -316,24 +318,19 @@ __device__ __forceinline__ void fill_tile(const PageScoreArgs& args, int request
   }
 }
 
-// Pair of neighbouring elements of a 4-byte aligned row as one register.
-template <typename T>
-__device__ __forceinline__ uint32_t load_pair(const T* row) {
-  return __ldg(reinterpret_cast<const uint32_t*>(row));
-}
-
 // The exact log-sum-exp of the page that is still filling, from its `tokens` keys: one warp, 16 tokens a step. Products of bf16 or
-// fp16 are exact in the f32 accumulators. Rows of keys must be 4-byte aligned.
+// fp16 are exact in the f32 accumulators; e4m3 becomes bf16. Rows of keys must be aligned to two elements.
 template <class S>
 __device__ __forceinline__ void score_tail(const PageScoreArgs& args, int request, int kv_head, int pass, int page, int tokens) {
   using T = typename S::Element;
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
   const int block = __ldg(args.cache.block_table + request * args.cache.table_stride + page);
   float* scores = args.scores + request * args.score_batch_stride + page;
-  const T* keys = static_cast<const T*>(args.cache.k) + (block < 0 ? 0 : block) * args.cache.k_block_stride +
+  using Key = typename S::Key;
+  const Key* keys = static_cast<const Key*>(args.cache.k) + (block < 0 ? 0 : block) * args.cache.k_block_stride +
                   kv_head * args.cache.k_head_stride + 2 * p;
   const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride + 2 * p;
-  const float unit = S::kSoftcap ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
+  const float unit = (S::kSoftcap ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<Key>(args.cache.k_scale);
 #pragma unroll 1
   for (int tile = 0; tile < S::kTiles; tile++) {
     const int base = (pass * S::kTiles + tile) * 8;
@@ -341,8 +338,8 @@ __device__ __forceinline__ void score_tail(const PageScoreArgs& args, int reques
 #pragma unroll 1
     for (int t0 = 0; t0 < tokens && block >= 0; t0 += 16) {
       const bool has_a = t0 + g < tokens, has_b = t0 + g + 8 < tokens, has_q = base + g < S::kGroup;
-      const T* row_a = keys + (t0 + g) * args.cache.k_token_stride;
-      const T* row_b = row_a + 8 * args.cache.k_token_stride;
+      const Key* row_a = keys + (t0 + g) * args.cache.k_token_stride;
+      const Key* row_b = row_a + 8 * args.cache.k_token_stride;
       const T* row_q = q + (static_cast<int64_t>(kv_head) * S::kGroup + base + g) * args.q_head_stride;
       float d[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll(S::kHeadDim <= 128 ? S::kHeadDim / 16 : 4)

@@ -9,8 +9,10 @@
 
 namespace kvloom {
 
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps>
+// T: the cache's elements; Key: as shared memory holds them.
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps>
 struct BlockBuild {
+  using Key = typename Compute<T>::type;
   static_assert(PAGE == 32 || PAGE == 64 || PAGE == 128, "smaller pages share a warp: page_summary_warp.cuh");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
   static_assert(RANK < PAGE && RANK < HEAD_DIM, "a page of n tokens has n - 1 directions around its centroid");
@@ -44,7 +46,7 @@ struct BlockBuild {
 
   __device__ __forceinline__ void load(const KvCache& cache, int64_t offset, bool aligned) const {
     constexpr int kChunks = HEAD_DIM / 8;
-    const uint16_t* keys = static_cast<const uint16_t*>(cache.k) + offset;
+    const auto keys = static_cast<const typename KeyBits<T>::type*>(cache.k) + offset;
     for (int i = threadIdx.x; i < PAGE * kChunks; i += kThreads) {
       const int r = i / kChunks, chunk = i % kChunks;
       copy_keys(row(r) + chunk * 16, keys + r * cache.k_token_stride + chunk * 8, aligned);
@@ -55,7 +57,7 @@ struct BlockBuild {
   }
 
   // The page's power of two, the same in every thread.
-  __device__ __forceinline__ PageScale power() const {
+  __device__ __forceinline__ PageScale power(const KvCache& cache) const {
     uint32_t* tops = reinterpret_cast<uint32_t*>(shared + kTops);
     uint32_t top = 0;
     for (int i = threadIdx.x; i < PAGE * (HEAD_DIM / 2); i += kThreads) top = larger_bits(top, key_pair(i / (HEAD_DIM / 2), i % (HEAD_DIM / 2)));
@@ -64,7 +66,7 @@ struct BlockBuild {
     if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
     __syncthreads();
     for (int w = 0; w < kNumWarps; w++) top = max(top, tops[w]);
-    return page_scale(top, Key{});
+    return with_key_scale<T>(page_scale(top, Key{}), cache);
   }
 
   // The centroid, scaled. Sums run on distances from the first key, so that they are exact for equal keys and never cancel.
@@ -170,10 +172,11 @@ struct BlockBuild {
       const float* x = j < RANK ? reinterpret_cast<const float*>(shared + kBasis) + j * HEAD_DIM : mu();
       float top = 0.f;
       for (int i = lane; i < HEAD_DIM; i += 32) top = fmaxf(top, fabsf(x[i]));
-      const Scale scale = make_scale(warp_top(top), j < RANK ? largest_code<BITS == 16 ? 8 : BITS>() : largest_code<8>());
+      const KeyScale mu_scale = make_key_scale<T>(warp_top(top), largest_code<8>(), up);
+      const Scale scale = j < RANK ? make_scale(warp_top(top), largest_code<BITS == 16 ? 8 : BITS>()) : mu_scale.scale;
       if (lane == 0) {
         scales()[j] = scale;
-        if (j == RANK) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(scale.value * up);
+        if (j == RANK) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(mu_scale.stored);
         else if (Layout::kHasColumnScales) reinterpret_cast<uint16_t*>(record + Layout::kColumnScales)[j] = bf16_bits(scale.value);
       }
     }
@@ -203,9 +206,10 @@ struct BlockBuild {
         const float sum = warp_sum(c[j]);
         if (lane == j) mine = sum;
       }
-      const Scale scale = make_scale(warp_top(fabsf(mine)), largest_code<8>());
+      const KeyScale key_scale = make_key_scale<T>(warp_top(fabsf(mine)), largest_code<8>(), power.up);
+      const Scale scale = key_scale.scale;
       if (lane < kRankPad) record[Layout::kC + t * kRankPad + lane] = static_cast<uint8_t>(signed_code<8>(mine, scale));
-      if (lane == 0) reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[t] = bf16_bits(scale.value * power.up);
+      if (lane == 0) reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[t] = bf16_bits(key_scale.stored);
     }
   }
 
@@ -216,7 +220,7 @@ struct BlockBuild {
   __device__ __forceinline__ void build(const PageSummaryArgs& args, const BuildItem& item, bool aligned) const {
     if (!item.valid) return;
     load(args.cache, item.keys, aligned);
-    const PageScale power = this->power();
+    const PageScale power = this->power(args.cache);
     const bool finite = power.down > 0.f;
     if (finite) {
       Eigen eigen(reinterpret_cast<float*>(shared + kEigen));
@@ -245,13 +249,13 @@ struct BlockBuild {
 };
 
 // Grid: x shares the (page, head) items of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps, int kSharedBytes>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes>
 __device__ __forceinline__ void page_summary_block(const PageSummaryArgs& args) {
-  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, Key, kNumWarps>;
+  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, T, kNumWarps>;
   static_assert(Build::kBytes == kSharedBytes, "the launch geometry gives the block exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const Build build{shared};
-  const bool aligned = keys_aligned(args.cache);
+  const bool aligned = keys_aligned<T>(args.cache);
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
     const BuildRange range = build_range<PAGE>(args, request);
     for (int item = blockIdx.x; item < range.items; item += gridDim.x) {

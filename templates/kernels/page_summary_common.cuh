@@ -8,6 +8,7 @@
 #include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/ldmatrix.cuh"
+#include "kvloom/quant/e4m3.cuh"
 #include "kvloom/quant/symmetric.cuh"
 #include "kvloom/record.cuh"
 
@@ -56,10 +57,21 @@ __device__ __forceinline__ BuildItem build_item(const PageSummaryArgs& args, int
           block * args.summary_block_stride + head * args.summary_head_stride, block >= 0};
 }
 
+// How keys of T are addressed.
+template <class T>
+struct KeyBits {
+  using type = uint16_t;
+};
+template <>
+struct KeyBits<fp8_e4m3> {
+  using type = fp8_e4m3;
+};
+
 // Whether every 8 keys can be copied at once. Other strides are read key by key.
+template <class T = bf16>
 __device__ __forceinline__ bool keys_aligned(const KvCache& cache) {
-  const uint64_t bits = reinterpret_cast<uint64_t>(cache.k) / 2 | cache.k_block_stride | cache.k_token_stride | cache.k_head_stride;
-  return bits % 8 == 0 && reinterpret_cast<uint64_t>(cache.k) % 2 == 0;
+  const uint64_t at = reinterpret_cast<uint64_t>(cache.k), strides = cache.k_block_stride | cache.k_token_stride | cache.k_head_stride;
+  return (at / sizeof(T) | strides) % 8 == 0 && at % sizeof(T) == 0;
 }
 
 // Copies 8 keys to shared memory, asynchronously where the addresses allow it; zeros for a null source.
@@ -74,6 +86,18 @@ __device__ __forceinline__ void copy_keys(void* shared, const uint16_t* global, 
     for (int i = 0; i < 4; i++) w[i] = global[2 * i] | static_cast<uint32_t>(global[2 * i + 1]) << 16;
   }
   *static_cast<uint4*>(shared) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// The same of e4m3, which becomes bf16 on the way.
+__device__ __forceinline__ void copy_keys(void* shared, const fp8_e4m3* global, bool aligned) {
+  uint4 w = make_uint4(0, 0, 0, 0);
+  if (global != nullptr && aligned) {
+    w = load_eight(global);
+  } else if (global != nullptr) {
+    const auto pair = [&](int i) { return e4m3x2_to_bf16x2(global[i].bits | static_cast<uint32_t>(global[i + 1].bits) << 8); };
+    w = make_uint4(pair(0), pair(2), pair(4), pair(6));
+  }
+  *static_cast<uint4*>(shared) = w;
 }
 
 __device__ __forceinline__ float2 unpack(uint32_t word, bf16) {
@@ -106,6 +130,32 @@ __device__ __forceinline__ PageScale page_scale(int biased, int infinite, int bi
 __device__ __forceinline__ PageScale page_scale(uint32_t top, bf16) { return page_scale(static_cast<int>(top >> 7), 255, 127); }
 
 __device__ __forceinline__ PageScale page_scale(uint32_t top, fp16) { return page_scale(static_cast<int>(top >> 10), 31, 15); }
+
+// The same with the cache's scale, which no step before the quantisation of mu and C knows.
+template <class T>
+__device__ __forceinline__ PageScale with_key_scale(PageScale p, const KvCache& cache) {
+  p.up *= cache_scale<T>(cache.k_scale);
+  return p;
+}
+
+// The scale of mu or of a token of C, whose largest element is top * up, and what a record stores of it. Where up is no power of two,
+// the codes are made with the scale that is stored, in the caller's units.
+struct KeyScale {
+  Scale scale;
+  float stored;
+};
+
+template <class T>
+__device__ __forceinline__ KeyScale make_key_scale(float top, float q, float up) {
+  if constexpr (sizeof(T) == 2) {
+    const Scale s = make_scale(top, q);
+    return {s, s.value * up};
+  } else {
+    const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is
+    const Scale s = make_scale(top * rest, q);
+    return {s.value > 0.f ? Scale{s.value / rest, s.inverse * rest} : Scale{0.f, 0.f}, s.value * power};
+  }
+}
 
 // A pair of centred keys as two bf16 pairs, hi + lo, 16 significant bits together.
 struct SplitPair {

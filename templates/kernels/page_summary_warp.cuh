@@ -11,8 +11,10 @@
 
 namespace kvloom {
 
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key>
+// T: the cache's elements; Key: as shared memory holds them.
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T>
 struct WarpBuild {
+  using Key = typename Compute<T>::type;
   static_assert(PAGE == 4 || PAGE == 8 || PAGE == 16, "larger pages take a block each: page_summary_block.cuh");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
   static_assert(RANK < PAGE && RANK < HEAD_DIM, "a page of n tokens has n - 1 directions around its centroid");
@@ -49,7 +51,7 @@ struct WarpBuild {
   // Starts loading one tile. item is this lane's page of the batch (lanes past kPages unused).
   __device__ __forceinline__ void fetch(const KvCache& cache, const BuildItem& item, int tile, bool aligned) const {
     constexpr int kChunks = HEAD_DIM / 8;
-    const uint16_t* keys = static_cast<const uint16_t*>(cache.k);
+    const auto keys = static_cast<const typename KeyBits<T>::type*>(cache.k);
     const int64_t own = item.valid ? item.keys : -1;
     int64_t offset = PAGE == 16 ? __shfl_sync(~0u, own, tile) : 0;
 #pragma unroll
@@ -61,7 +63,7 @@ struct WarpBuild {
   }
 
   // The power of two of the tile's pages: returns those of rows lane / 4 and lane / 4 + 8, and keeps all.
-  __device__ __forceinline__ void powers(int tile, PageScale& low, PageScale& high) const {
+  __device__ __forceinline__ void powers(const KvCache& cache, int tile, PageScale& low, PageScale& high) const {
     uint32_t top_low = 0, top_high = 0;
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; k++) {
@@ -76,8 +78,8 @@ struct WarpBuild {
       top_high = max(top_high, __shfl_xor_sync(~0u, top_high, mask));
     }
     if (PAGE == 16) top_low = top_high = max(top_low, top_high);
-    low = page_scale(top_low, Key{});
-    high = page_scale(top_high, Key{});
+    low = with_key_scale<T>(page_scale(top_low, Key{}), cache);
+    high = with_key_scale<T>(page_scale(top_high, Key{}), cache);
     const int g = lane / 4;
     if (lane % 4 == 0 && g % (PAGE < 8 ? PAGE : 8) == 0) {
       power()[(tile * 16 + g) / PAGE] = low;
@@ -86,9 +88,9 @@ struct WarpBuild {
   }
 
   // Gram matrices of the tile's pages, of keys less the page's first key.
-  __device__ __forceinline__ void form_gram(int tile) const {
+  __device__ __forceinline__ void form_gram(const KvCache& cache, int tile) const {
     PageScale low, high;
-    powers(tile, low, high);
+    powers(cache, tile, low, high);
     const int g = lane / 4, p = lane % 4;
     const uint8_t* first_low = row(tile * 16 + (PAGE == 16 ? 0 : g / PAGE * PAGE));
     const uint8_t* first_high = row(tile * 16 + (PAGE == 16 ? 0 : 8 + g / PAGE * PAGE));
@@ -247,7 +249,8 @@ struct WarpBuild {
       top_mu = fmaxf(top_mu, fmaxf(fabsf(mean[m].x), fabsf(mean[m].y)));
     }
     uint8_t* record = shared + kRecord;
-    const Scale mu = make_scale(warp_top(top_mu), largest_code<8>());
+    const KeyScale key_scale = make_key_scale<T>(warp_top(top_mu), largest_code<8>(), power.up);
+    const Scale mu = key_scale.scale;
 #pragma unroll
     for (int m = 0; m < kPairs; m++) {
       const int pair = lane + 32 * m;
@@ -255,7 +258,7 @@ struct WarpBuild {
       const uint32_t codes = (signed_code<8>(mean[m].x, mu) & 0xff) | (signed_code<8>(mean[m].y, mu) & 0xff) << 8;
       *reinterpret_cast<uint16_t*>(record + Layout::kMu + 2 * pair) = static_cast<uint16_t>(codes);
     }
-    if (lane == 0) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(mu.value * power.up);
+    if (lane == 0) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(key_scale.stored);
     if constexpr (Layout::kHasColumnScales) {
 #pragma unroll
       for (int j = 0; j < RANK; j++) {
@@ -295,11 +298,11 @@ struct WarpBuild {
       float top = fabsf(c);
 #pragma unroll
       for (int mask = 1; mask < kRankPad; mask *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
-      const Scale scale = make_scale(top, largest_code<8>());
+      const KeyScale key_scale = make_key_scale<T>(top, largest_code<8>(), up);
       if (token < PAGE) {
-        record[Layout::kC + index] = static_cast<uint8_t>(signed_code<8>(c, scale));
+        record[Layout::kC + index] = static_cast<uint8_t>(signed_code<8>(c, key_scale.scale));
         if (column == 0) {
-          reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[token] = bf16_bits(scale.value > 0.f ? scale.value * up : 0.f);
+          reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[token] = bf16_bits(key_scale.scale.value > 0.f ? key_scale.stored : 0.f);
         }
       }
     }
@@ -326,7 +329,7 @@ struct WarpBuild {
       ptx::wait_copies<0>();
       __syncwarp();
 #pragma unroll 1
-      for (int tile = 0; tile < kTiles; tile++) form_gram(tile);
+      for (int tile = 0; tile < kTiles; tile++) form_gram(args.cache, tile);
       __syncwarp();
       eigenvectors();
       __syncwarp();
@@ -346,9 +349,9 @@ struct WarpBuild {
 };
 
 // Grid: x shares the pages of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class Key, int kNumWarps, int kSharedBytes>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes>
 __device__ __forceinline__ void page_summary_warp(const PageSummaryArgs& args) {
-  using Build = WarpBuild<HEAD_DIM, PAGE, RANK, BITS, Key>;
+  using Build = WarpBuild<HEAD_DIM, PAGE, RANK, BITS, T>;
   static_assert(kNumWarps * Build::kWarpBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32;
@@ -356,7 +359,7 @@ __device__ __forceinline__ void page_summary_warp(const PageSummaryArgs& args) {
   // Padding between a record's sections is zero and nothing writes it later.
   for (int i = build.lane; i < Build::Layout::kBytes / 4; i += 32) reinterpret_cast<uint32_t*>(build.shared + Build::kRecord)[i] = 0;
   __syncwarp();
-  const bool aligned = keys_aligned(args.cache);
+  const bool aligned = keys_aligned<T>(args.cache);
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
     build.build(args, request, build_range<PAGE>(args, request), static_cast<int64_t>(blockIdx.x) * kNumWarps + warp,
                 static_cast<int64_t>(gridDim.x) * kNumWarps, aligned);

@@ -1,0 +1,32 @@
+package plan
+
+import "testing"
+
+// TestAttendDefaults asserts what lists and dense attention start from without a tuned table.
+func TestAttendDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		q, kv          int
+		cluster, heads int // of the default for lists; head tiles of a list
+		splits         int // of the default for dense attention
+		why            string
+	}{
+		{"8 heads", 32, 8, 8, 1, 16, "eight clusters of 16 do not fit at once"},
+		{"2 heads, group 16", 32, 2, 16, 2, 66, "two clusters a list, 64 SMs; dense attention on every SM"},
+		{"4 heads, group 8", 32, 4, 16, 1, 33, "four clusters of 16"},
+		{"32 heads", 32, 32, 8, 1, 4, "many lists"},
+		{"3 heads, group 3", 9, 3, 16, 1, 44, "few lists of a small model"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			fp := planPageAttend(listSpec(tt.q, tt.kv, 131072, "share_average"), Targets["sm_90a"])
+			c := fp.Candidates[fp.DefaultFor("page_attend")]
+			if c.Kernel == attendStream || c.Geometry.Cluster != tt.cluster || c.Geometry.Grid[0].Times != int64(tt.cluster) || c.Geometry.Grid[1].Times != int64(tt.heads) {
+				t.Errorf("%s: %s, clusters of %d, grid %v; want clusters of %d, %d head tiles", tt.why, c.ID(), c.Geometry.Cluster, c.Geometry.Grid, tt.cluster, tt.heads)
+			}
+			d := fp.Candidates[fp.DefaultFor("dense")]
+			if d.Kernel != attendStream || d.Form != Hopper || d.Param("splits") != tt.splits || d.Geometry.Grid[0].Times != int64(tt.splits) {
+				t.Errorf("%s: dense by %s, grid %v; want the streaming kernel over %d splits", tt.why, d.ID(), d.Geometry.Grid, tt.splits)
+			}
+		})
+	}
+}
