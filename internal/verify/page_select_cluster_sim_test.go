@@ -63,8 +63,8 @@ func oneNaN(r *rand.Rand, _, page, _ int) float32 {
 	return float32(r.NormFloat64())
 }
 
-// TestPageSelectClusterOnSimulator runs page_select_cluster: every contract case with the default, and clusterCases with shapes that
-// keep all pages in registers, or some in shared memory.
+// TestPageSelectClusterOnSimulator runs page_select_cluster: contract cases, and clusterCases with shapes that keep all pages in
+// registers, or some in shared memory; once under the sanitizer.
 func TestPageSelectClusterOnSimulator(t *testing.T) {
 	for _, tc := range []struct {
 		group, threads, cluster, pages int
@@ -86,7 +86,7 @@ func TestPageSelectClusterOnSimulator(t *testing.T) {
 			t.Fatalf("group %d (%s): %d candidates, want 1", tc.group, tc.reason, len(candidates))
 		}
 		onSimulator(t, s, tc.reason, candidates, []string{"random", "mixed rows", "replayed at other lengths", "one head all NaN", "sink is best"})
-		dev, err := sim.New(sim.Config{})
+		dev, err := sim.New(sim.Config{Sanitize: tc.group == 7, Schedule: "random:5"})
 		if err != nil {
 			t.Fatal(err)
 		}
