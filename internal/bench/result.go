@@ -36,29 +36,33 @@ type Result struct {
 
 // Shape holds every number that affects the work. Keys that do not affect a family are absent from its lines.
 type Shape struct {
-	QHeads          int    `json:"q_heads,omitempty"`
-	KVHeads         int    `json:"kv_heads"`
-	HeadDim         int    `json:"head_dim,omitempty"`
-	Page            int    `json:"page"`
-	Rank            int    `json:"rank,omitempty"`
-	Bits            int    `json:"bits,omitempty"`
-	CoefficientBits int    `json:"coefficient_bits,omitempty"`
-	Basis           string `json:"basis,omitempty"`
-	Scorer          string `json:"scorer,omitempty"`
-	Combine         string `json:"combine,omitempty"`
-	Scan            string `json:"scan,omitempty"`
-	Tokens          int    `json:"tokens"`
-	Batch           int    `json:"batch"`
-	Budget          int    `json:"budget,omitempty"`
-	DType           string `json:"dtype,omitempty"`
-	Layout          string `json:"layout,omitempty"`
-	Mode            string `json:"mode,omitempty"`
-	Window          int    `json:"window,omitempty"`
-	Rule            string `json:"rule,omitempty"`
-	Precision       string `json:"precision,omitempty"`
-	Pool            string `json:"pool,omitempty"`
-	Kept            int    `json:"kept,omitempty"` // tokens a head
-	L2              string `json:"l2"`
+	QHeads          int     `json:"q_heads,omitempty"`
+	KVHeads         int     `json:"kv_heads"`
+	HeadDim         int     `json:"head_dim,omitempty"`
+	Page            int     `json:"page"`
+	Rank            int     `json:"rank,omitempty"`
+	Bits            int     `json:"bits,omitempty"`
+	CoefficientBits int     `json:"coefficient_bits,omitempty"`
+	CentroidBits    int     `json:"centroid_bits,omitempty"` // where it is not 8
+	ScaleGroup      string  `json:"scale_group,omitempty"`   // where it is not a column
+	Basis           string  `json:"basis,omitempty"`
+	Scorer          string  `json:"scorer,omitempty"`
+	Combine         string  `json:"combine,omitempty"`
+	Scan            string  `json:"scan,omitempty"`
+	SummaryTokens   int     `json:"summary_tokens,omitempty"` // where it is not a page
+	Rerank          float64 `json:"rerank,omitempty"`         // where it is above 1
+	Tokens          int     `json:"tokens"`
+	Batch           int     `json:"batch"`
+	Budget          int     `json:"budget,omitempty"`
+	DType           string  `json:"dtype,omitempty"`
+	Layout          string  `json:"layout,omitempty"`
+	Mode            string  `json:"mode,omitempty"`
+	Window          int     `json:"window,omitempty"`
+	Rule            string  `json:"rule,omitempty"`
+	Precision       string  `json:"precision,omitempty"`
+	Pool            string  `json:"pool,omitempty"`
+	Kept            int     `json:"kept,omitempty"` // tokens a head
+	L2              string  `json:"l2"`
 }
 
 // ShapeOf describes a family's work in a job.
@@ -81,12 +85,13 @@ func ShapeOf(family string, j Job) Shape {
 	}
 	summarised := func() {
 		shape.Rank, shape.Bits, shape.CoefficientBits, shape.Basis, shape.Scorer = l.Rank, l.BasisBits, l.CoefficientBits, l.Basis, l.Scorer
+		shape.CentroidBits, shape.ScaleGroup, shape.SummaryTokens = unless(l.CentroidBits, 8), unless(l.ScaleGroup, "column"), unless(l.SummaryTokens, shape.Page)
 	}
-	chosen := func() { shape.Budget, shape.Combine = l.BudgetTokens, l.Combine }
+	chosen := func() { shape.Budget, shape.Combine, shape.Rerank = l.BudgetTokens, l.Combine, unless(l.Rerank, 1) }
 	switch family {
 	case string(plan.PageSummary):
 		summarised()
-		shape.Scorer, shape.Mode = "", string(cmp.Or(j.Build, measure.BuildPrompt))
+		shape.Scorer, shape.Mode = unless(l.Scorer, "page_local"), string(cmp.Or(j.Build, measure.BuildPrompt))
 	case string(plan.PageScore):
 		summarised()
 		shape.Scan = l.Scan
@@ -94,6 +99,8 @@ func ShapeOf(family string, j Job) Shape {
 		chosen()
 	case string(plan.PageAttend):
 		shape.Budget = l.BudgetTokens
+	case string(plan.PageRerank):
+		chosen()
 	case ChainFamily:
 		summarised()
 		chosen()
@@ -103,6 +110,15 @@ func ShapeOf(family string, j Job) Shape {
 		panic(fmt.Sprintf("BUG: bench: unknown family %q", family))
 	}
 	return shape
+}
+
+// unless is a value that is not the usual one, or nothing: shapes hold what tells them apart.
+func unless[T comparable](value, usual T) T {
+	if value == usual {
+		var nothing T
+		return nothing
+	}
+	return value
 }
 
 // drop fills in what an eviction family's work depends on.
