@@ -11,6 +11,9 @@ import (
 // immaTile is kImmaTile of page_score_imma.cuh: pages of a tile.
 const immaTile = 8
 
+// immaRing is how many bytes a ring of two tiles for each group of warps may take.
+const immaRing = 128 << 10
+
 // immaRowFloats is ImmaShape::kRowFloats: a query head's row of scores on its way out.
 const immaRowFloats = 40
 
@@ -48,7 +51,7 @@ var immaShares = []struct {
 	{1, 8, 1, []int{2, 3, 4, 5, 6, 7}, 1},
 	{1, 16, 1, []int{4, 6}, 1},
 	{1, 16, 2, []int{2, 3, 4, 5}, 1},
-	{1, 8, 1, []int{2, 3}, 2},
+	{2, 4, 1, []int{2, 3}, 2},
 	{2, 8, 1, []int{2, 3, 4}, 1},
 	{2, 12, 1, []int{3}, 1},
 	{2, 16, 1, []int{4}, 1},
@@ -65,6 +68,9 @@ func immaChoices(s *specs.Spec) []immaChoice {
 		}
 		if most <= 4 { // many small tiles: one warp does not fill the ring fast enough
 			c.fill = 3 - c.fill
+		}
+		if most <= 4 && 4*immaTileBytes(s, c) > immaRing { // few large ones: two warps share a tile
+			c.split = 2
 		}
 		list = append(list, c)
 	}
@@ -129,8 +135,8 @@ func immaRefusal(s *specs.Spec) string {
 	a, l := s.Attention, s.Locks
 	rows := a.Group() > 4 // the query is the rows of the product, not its columns
 	switch {
-	case l.BasisBits != 4 && l.BasisBits != 8:
-		return fmt.Sprintf("integer tensor cores: nibbles and bytes enter a product as they lie, not %d bits", l.BasisBits)
+	case l.BasisBits > 8:
+		return fmt.Sprintf("integer tensor cores: a product takes bytes, not values of %d bits", l.BasisBits)
 	case l.Rank&(l.Rank-1) != 0, rows && l.Rank != 4 && l.Rank != 8:
 		return fmt.Sprintf("integer tensor cores: a k step does not hold whole pages of rank %d", l.Rank)
 	case s.Cache.PageSize < 16 && (rows || l.Rank == 1):
@@ -147,7 +153,7 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 		return nil, nil
 	}
 	reason := immaRefusal(s)
-	seen := map[immaChoice]bool{}
+	seen, refused := map[immaChoice]bool{}, map[immaChoice]bool{}
 	for _, choice := range immaChoices(s) {
 		choice = immaFit(s, choice)
 		if seen[choice] {
@@ -158,11 +164,16 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 		if reason != "" {
 			return nil, []Rejected{{c, reason}}
 		}
-		if reason := immaMisfit(s, t, choice, c.Geometry); reason != "" {
-			rejected = append(rejected, Rejected{c, reason})
-		} else {
+		reason := immaMisfit(s, t, choice, c.Geometry)
+		if reason == "" {
 			candidates = append(candidates, c)
+			continue
 		}
+		choice.together, choice.ones, choice.pad, choice.hint, choice.fill = 0, false, false, false, 0 // what matters little
+		if !refused[choice] {
+			rejected = append(rejected, Rejected{c, reason})
+		}
+		refused[choice] = true
 	}
 	return candidates, rejected
 }
@@ -195,6 +206,10 @@ func immaFit(s *specs.Spec, choice immaChoice) immaChoice {
 	units := choice.heads * immaPasses(s) * choice.split
 	choice.warps = max(choice.warps/units, 1) * units
 	groups := choice.warps / units
+	for groups > 1 && 2*groups*immaTileBytes(s, choice) > immaRing {
+		groups--
+	}
+	choice.warps = groups * units
 	choice.stages = max(wanted/immaTileBytes(s, choice)/groups*groups, 2*groups) // a stage belongs to one group for good
 	choice.together = max(min(choice.together, immaProducts(s)/choice.split), 1)
 	choice.pad = choice.pad || choice.heads*scoreRecord(s).Bytes%128 != 0

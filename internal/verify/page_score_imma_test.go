@@ -88,6 +88,8 @@ func TestPageScoreImmaOnSimulator(t *testing.T) {
 		{"rank 1", "rows g + 8 are empty; X and its residual share the k of one product", 128, 16, 1, 4, 4, 2, "bf16", 2, "", "crosses 1024 tokens,wide logits," + nanRecord},
 		{"rank 2, eight bits", "bytes instead of nibbles", 128, 16, 2, 8, 4, 2, "bf16", 2, "", "crosses 1024 tokens,wide logits,extreme keys"},
 		{"eight bits, group 8", "bytes as columns", 128, 16, 4, 8, 8, 2, "bf16", 2, "", "crosses 1024 tokens," + nanRecord},
+		{"two bits", "masks give every fourth dim; codes are odd multiples of a half", 80, 16, 4, 2, 4, 2, "bf16", 2, "", "crosses 1024 tokens,wide logits"},
+		{"two bits, group 8", "the same as columns", 128, 16, 4, 2, 8, 2, "bf16", 2, "", "crosses 1024 tokens," + nanRecord},
 		{"rank 16", "a page fills 16 rows; two lanes share its tokens", 128, 32, 16, 4, 4, 2, "bf16", 2, "", "half-full last page,wide logits," + nanRecord},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -111,7 +113,6 @@ func TestPageScoreImmaChoices(t *testing.T) {
 	}{
 		{"query as columns", 4, 8, 4},
 		{"query as rows", 16, 2, 4},
-		{"rank 8", 8, 4, 8},
 	} {
 		s := immaSpec(128, 16, tc.rank, 4, tc.group, tc.kvs, "bf16")
 		fp := plan.ForFamily(plan.PageScore, s, plan.Targets["sm_90a"])

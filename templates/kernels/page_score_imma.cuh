@@ -1,4 +1,4 @@
-// page_score on int8 tensor cores, for bases of 4 and 8 bits whose rank is a power of two (sm_90): one block an SM or two, a warp or two fill a ring of
+// page_score on int8 tensor cores, for bases of 2, 4 and 8 bits whose rank is a power of two (sm_90): one block an SM or two, a warp or two fill a ring of
 // tiles by bulk copies, CONSUMERS warps compute, one more warp sums the pages that are still filling.
 //
 // Logits stand without the centroid's part until their exponentials are summed, and no maximum is taken out. Sums outside
@@ -44,8 +44,14 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
 #pragma unroll
       for (int c = 0; c < S::kRank; c++) {
         const uint8_t* row = page.base + R::kV + c * R::kRowBytes + p * R::kQuarterBytes;
-        const int code = S::kBits == 8 ? static_cast<int8_t>(row[i]) : (i % 2 == 0 ? row[i / 2] & 15 : row[i / 2] >> 4) - 8;
-        dots[c] = fmaf(x, static_cast<float>(code), dots[c]);
+        float code;
+        if constexpr (S::kBits == 8)
+          code = static_cast<int8_t>(row[i]);
+        else if constexpr (S::kBits == 4)
+          code = (row[i / 2] >> i % 2 * 4 & 15) - 8;
+        else
+          code = (row[i / 4] >> i % 4 * 2 & 3) - 1.5f;
+        dots[c] = fmaf(x, code, dots[c]);
       }
       dots[S::kRank] = fmaf(x, static_cast<float>(static_cast<int8_t>(page.base[R::kMu + p * kQuarter + i])), dots[S::kRank]);
     }

@@ -23,12 +23,12 @@ struct ImmaColumns {
   static_assert(kProducts >= 1, "the 8 pages of a tile fill 16 rows: two warps cannot share them at rank 1 and 2");
   static_assert(S::kOnes || S::kRank <= 8, "at rank 16 two lanes share the tokens of a page, which ones add up");
   static_assert(S::kRank > 1 || S::kTokenTiles == 2, "at rank 1 codes are loaded in pairs of tokens");
-  static constexpr bool kHigh = S::kBits == 4;                    // odd dims keep their nibble's weight of 16
+  static constexpr int kWeight = S::kBits == 4 ? 16 : 1;          // of odd dims, whose nibbles stay where they lie
   static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;  // nats that a sum is too low
 
-  uint32_t even[S::kWords], odd[S::kWords];  // B fragments
-  int bias;                                  // of head p: what the codes' bias of 8 adds to the low column, taken off
-  float scale, x_scale;                      // of head p: integer product to base-2 logit; the same for X
+  uint32_t words[S::kWords];  // B fragments
+  int bias;                   // of head p: what the codes' bias adds to the low column, taken off; twice that of 2-bit codes
+  float scale, x_scale;       // of head p: integer product to base-2 logit; the same for X
   ImmaRange range;
 
   // Result i of this lane: query head of the group, page of the warp's. Of 4 pages two lanes have each result.
@@ -44,21 +44,20 @@ struct ImmaColumns {
     const ImmaQuarter<S> q(args, request, kv_head, n / 2);
     int sum = 0;
 #pragma unroll
-    for (int j = 0; j < S::kWords; j++) {
-      even[j] = q.bytes(j, 0, n % 2 == 0);
-      odd[j] = q.bytes(j, 1, n % 2 == 0);
-      sum = sum_bytes(odd[j], sum_bytes(even[j], sum));
+    for (int k = 0; k < S::kWords; k++) {
+      words[k] = q.bytes(k, n % 2 == 0);
+      sum = sum_bytes(words[k], sum);
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    bias = (kHigh ? -8 : 0) * (256 * __shfl_sync(0xffffffffu, sum, 8 * p) + __shfl_sync(0xffffffffu, sum, 8 * p + 4));
+    bias = (S::kBits == 2 ? -3 : S::kBits == 4 ? -8 : 0) * (256 * __shfl_sync(0xffffffffu, sum, 8 * p) + __shfl_sync(0xffffffffu, sum, 8 * p + 4));
     const float unit = args.softmax_scale * kLog2E;
     float most = fabsf(q.top * unit);
 #pragma unroll
     for (int mask = 8; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
     range.set(most);
     scale = __shfl_sync(0xffffffffu, q.inverse * unit, 8 * p);
-    x_scale = scale * range.down * (kHigh ? 1.f / 16 : 1.f);
+    x_scale = scale * range.down * (S::kBits == 2 ? 1.f / 2 : 1.f / kWeight);
   }
 
   static __device__ __forceinline__ void split(float value, uint32_t& x, uint32_t& rest) {
@@ -166,26 +165,23 @@ struct ImmaColumns {
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
-    int mean[2][4] = {};  // of the even and the odd dims: two short chains
+    int mean[2][4] = {};  // two short chains
     float mu_scale;
     {
       const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
-      uint32_t mu_even[S::kWords], mu_odd[S::kWords];
-      load_bytes<S>(page_g, R::kMu, mu_even, mu_odd);
+      uint32_t mu[S::kWords];
+      load_bytes<S>(page_g, R::kMu, mu);
       mu_scale = shared_bf16(page_g, R::kMuScale);
 #pragma unroll
-      for (int j = 0; j < S::kWords; j += 2) {
-        mma_m16n8k32_ss(mean[0], mu_even[j], 0u, mu_even[j + 1], 0u, even[j], even[j + 1]);
-        mma_m16n8k32_ss(mean[1], mu_odd[j], 0u, mu_odd[j + 1], 0u, odd[j], odd[j + 1]);
-      }
+      for (int k = 0; k < S::kWords; k += 2) mma_m16n8k32_ss(mean[k / 2 % 2], mu[k], 0u, mu[k + 1], 0u, words[k], words[k + 1]);
     }
     Sums sums;
 #pragma unroll
     for (int first = 0; first < kProducts; first += kTogether) {
-      int low[kTogether][4], high[kTogether][4];
+      int low[kTogether][4], high[kTogether][4];  // of even and odd dims (or of halves of k)
       float column[kTogether][2];
       {
-        BasisRow<S, kHigh> rows[kTogether][2];
+        BasisRow<S, true> rows[kTogether][2];
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
           const SharedBytes of_row{pages.base + ((first + t) * kMmaPages + g / kHalf) * S::kDistance};
@@ -197,23 +193,24 @@ struct ImmaColumns {
         }
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
-          low[t][0] = low[t][2] = 0, low[t][1] = low[t][3] = bias;
+          low[t][0] = low[t][2] = 0, low[t][1] = low[t][3] = S::kBits == 4 ? bias : 0;
           high[t][0] = high[t][1] = high[t][2] = high[t][3] = 0;
         }
 #pragma unroll
-        for (int j = 0; j < S::kWords; j += 2)
+        for (int k = 0; k < S::kWords / 2; k += 2)
 #pragma unroll
-          for (int t = 0; t < kTogether; t++) {
-            const auto &a = rows[t][0], &b = rows[t][1];
-            constexpr bool kBoth = S::kRank > 1;
-            if constexpr (S::kBits == 4) {
-              mma_m16n8k32_us(low[t], a.even[j], kBoth ? b.even[j] : 0u, a.even[j + 1], kBoth ? b.even[j + 1] : 0u, even[j], even[j + 1]);
-              mma_m16n8k32_us(high[t], a.odd[j], kBoth ? b.odd[j] : 0u, a.odd[j + 1], kBoth ? b.odd[j + 1] : 0u, odd[j], odd[j + 1]);
-            } else {
-              mma_m16n8k32_ss(low[t], a.even[j], kBoth ? b.even[j] : 0u, a.even[j + 1], kBoth ? b.even[j + 1] : 0u, even[j], even[j + 1]);
-              mma_m16n8k32_ss(high[t], a.odd[j], kBoth ? b.odd[j] : 0u, a.odd[j + 1], kBoth ? b.odd[j + 1] : 0u, odd[j], odd[j + 1]);
+          for (int t = 0; t < kTogether; t++)
+#pragma unroll
+            for (int part = 0; part < 2; part++) {
+              const int at = k + part * (S::kWords / 2);
+              const uint32_t *a = rows[t][0].words + at, *b = rows[t][1].words + at;
+              auto& d = part == 0 ? low[t] : high[t];
+              constexpr bool kBoth = S::kRank > 1;
+              if constexpr (S::kBits == 8)
+                mma_m16n8k32_ss(d, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, words[at], words[at + 1]);
+              else
+                mma_m16n8k32_us(d, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, words[at], words[at + 1]);
             }
-          }
       }
       // X of 16 rows, transposed: x[i] holds k = rows 8i + 2p, 8i + 2p + 1.
       uint32_t x[kTogether][2], rest[kTogether][2];
@@ -221,9 +218,8 @@ struct ImmaColumns {
       for (int t = 0; t < kTogether; t++)
 #pragma unroll
         for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
-          constexpr int kWeight = kHigh ? 16 : 1;
-          const int product =
-              (low[t][2 * i] * kWeight + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * kWeight + high[t][2 * i + 1]);
+          int product = (low[t][2 * i] * kWeight + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * kWeight + high[t][2 * i + 1]);
+          if constexpr (S::kBits == 2) product = 2 * product + bias;
           split(static_cast<float>(product) * column[t][i], x[t][i], rest[t][i]);
         }
 #pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)

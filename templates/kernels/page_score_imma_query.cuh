@@ -1,6 +1,6 @@
 // page_score on int8 tensor cores: what both arrangements share. A query head is an int16 vector times a power of two, split in signed
-// bytes, high and low. A lane holds a quarter of a row; word j of its nibbles are dims 8j .. 8j + 7 of the quarter, the even ones in the
-// low nibbles, so that one mask gives four codes: k runs over the even dims, then over the odd ones.
+// bytes, high and low. A lane holds a quarter of a row as words of four bytes. The order of k is free, and is the one in which codes of V
+// become bytes by a mask (ImmaOrder): a mask of a word of nibbles gives every second dim, of a word of 2-bit codes every fourth.
 #pragma once
 
 #include "kernels/page_score_imma_ring.cuh"
@@ -9,6 +9,13 @@
 #include "kvloom/ptx/ldmatrix.cuh"
 
 namespace kvloom {
+
+// Dim of byte i of word k: classes of every kStride-th dim one after the other, in each class kPart words.
+template <class S>
+struct ImmaOrder {
+  static constexpr int kStride = S::kBits == 2 ? 4 : 2, kPart = S::kWords / kStride;
+  static __device__ __forceinline__ constexpr int dim(int k, int i) { return k % kPart * 4 * kStride + i * kStride + k / kPart; }
+};
 
 // The larger of both unsigned halves of two words.
 __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
@@ -22,7 +29,7 @@ __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
 // exact; the others have an error of 2^-16 of it.
 template <class S>
 struct ImmaQuarter {
-  float x[8 * S::kWords];
+  float x[4 * S::kWords];
   float factor, inverse;  // inverse is NaN where an element is not finite
   float top;              // the head's largest magnitude, 0 where it is not finite
 
@@ -30,7 +37,7 @@ struct ImmaQuarter {
   __device__ __forceinline__ ImmaQuarter(const PageScoreArgs& args, int request, int kv_head, int head) {
     using T = typename S::Element;
 #pragma unroll
-    for (int i = 0; i < 8 * S::kWords; i++) x[i] = 0.f;
+    for (int i = 0; i < 4 * S::kWords; i++) x[i] = 0.f;
     uint32_t pair = 0;  // largest magnitudes of even and odd dims as bits, so that a NaN is the largest
     if (head < S::kGroup) {
       const T* row = static_cast<const T*>(args.q) + request * args.q_batch_stride +
@@ -58,14 +65,14 @@ struct ImmaQuarter {
       for (int i = 0; i < S::kQuarter; i++) x[i] = 0.f;
     }
   }
-  // High or low bytes of dims 8j + {0, 2, 4, 6} + odd.
-  __device__ __forceinline__ uint32_t bytes(int j, int odd, bool high) const {
+  // High or low bytes of word k.
+  __device__ __forceinline__ uint32_t bytes(int k, bool high) const {
     // Adding 1.5 * 2^23 leaves round(x * factor) in the low 16 bits.
     const float magic = high ? 12582912.f + 128.f : 12582912.f;
     const uint32_t pick = high ? 0x51 : 0x40;
     uint32_t a[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __float_as_uint(fmaf(x[8 * j + 2 * i + odd], factor, magic));
+    for (int i = 0; i < 4; i++) a[i] = __float_as_uint(fmaf(x[ImmaOrder<S>::dim(k, i)], factor, magic));
     return __byte_perm(__byte_perm(a[0], a[1], pick), __byte_perm(a[2], a[3], pick), 0x5410);
   }
 };
@@ -138,18 +145,30 @@ __device__ __forceinline__ float sum_quad_scatter(const float (&part)[4]) {
   return keep + __shfl_xor_sync(0xffffffffu, send, 2);
 }
 
-// Bytes of this lane's quarter of a row in the order of the query's: word j of the even dims, word j of the odd ones.
+// Bytes of this lane's quarter of a row in the order of the query's.
 template <class S>
-__device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uint32_t (&even)[S::kWords], uint32_t (&odd)[S::kWords]) {
-  constexpr int kLoaded = S::kQuarter / 4;
-  uint32_t w[kLoaded], all[2 * S::kWords];
+__device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uint32_t (&words)[S::kWords]) {
+  constexpr int kLoaded = S::kQuarter / 4, kPart = ImmaOrder<S>::kPart;
+  uint32_t w[kLoaded], all[S::kWords];
   load_words<kLoaded, alignment_of(S::kQuarter)>(page, row + threadIdx.x % 4 * S::kQuarter, w);
 #pragma unroll
-  for (int j = 0; j < 2 * S::kWords; j++) all[j] = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
+  for (int j = 0; j < S::kWords; j++) all[j] = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
 #pragma unroll
-  for (int j = 0; j < S::kWords; j++) {
-    even[j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x6420);
-    odd[j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x7531);
+  for (int j = 0; j < kPart; j++) {
+    if constexpr (S::kBits == 2) {  // a 4 x 4 transpose of bytes
+      uint32_t low[2], high[2];     // bytes 0, 1 and bytes 2, 3 of two neighbouring words, alternating
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        low[i] = __byte_perm(all[4 * j + 2 * i], all[4 * j + 2 * i + 1], 0x5140);
+        high[i] = __byte_perm(all[4 * j + 2 * i], all[4 * j + 2 * i + 1], 0x7362);
+      }
+      words[j] = __byte_perm(low[0], low[1], 0x5410), words[kPart + j] = __byte_perm(low[0], low[1], 0x7632);
+      words[2 * kPart % S::kWords + j] = __byte_perm(high[0], high[1], 0x5410);
+      words[3 * kPart % S::kWords + j] = __byte_perm(high[0], high[1], 0x7632);
+    } else {
+      words[j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x6420);
+      words[kPart + j] = __byte_perm(all[2 * j], all[2 * j + 1], 0x7531);
+    }
   }
 }
 
@@ -160,24 +179,29 @@ __device__ __forceinline__ uint32_t signed_high_nibbles(uint32_t w) {
   return d;
 }
 
-// A lane's quarter of a row of V as words of the first product, even dims and odd dims. Nibbles: AS_THEY_LIE masks them, so that codes are
-// 8 too high, and 16 times theirs at odd dims. Otherwise both are 16 times the signed code, for a shift more a word of even ones.
+// A lane's quarter of a row of V as words of the first product. Nibbles: AS_THEY_LIE masks them, so that codes are 8 too high, and 16
+// times theirs at odd dims; otherwise all are 16 times the signed code, for a shift more a word of even ones. Two-bit codes are 1.5 too high.
 template <class S, bool AS_THEY_LIE>
 struct BasisRow {
-  uint32_t even[S::kWords], odd[S::kWords];
+  uint32_t words[S::kWords];
   __device__ __forceinline__ void load(const SharedBytes& page, int row) {
     using R = typename S::Rec;
     if constexpr (S::kBits == 8) {
-      load_bytes<S>(page, R::kV + row * R::kRowBytes, even, odd);
+      load_bytes<S>(page, R::kV + row * R::kRowBytes, words);
     } else {
-      constexpr int kLoaded = R::kQuarterBytes / 4;
+      constexpr int kLoaded = R::kQuarterBytes / 4, kPart = ImmaOrder<S>::kPart;
       uint32_t w[kLoaded];
       load_words<kLoaded, alignment_of(R::kQuarterBytes)>(page, R::kV + row * R::kRowBytes + threadIdx.x % 4 * R::kQuarterBytes, w);
 #pragma unroll
-      for (int j = 0; j < S::kWords; j++) {
+      for (int j = 0; j < kPart; j++) {
         const uint32_t word = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
-        even[j] = AS_THEY_LIE ? word & 0x0f0f0f0fu : signed_high_nibbles(word << 4);
-        odd[j] = AS_THEY_LIE ? word & 0xf0f0f0f0u : signed_high_nibbles(word);
+        if constexpr (S::kBits == 2) {
+#pragma unroll
+          for (int c = 0; c < 4; c++) words[c * kPart + j] = word >> 2 * c & 0x03030303u;
+        } else {
+          words[j] = AS_THEY_LIE ? word & 0x0f0f0f0fu : signed_high_nibbles(word << 4);
+          words[kPart + j] = AS_THEY_LIE ? word & 0xf0f0f0f0u : signed_high_nibbles(word);
+        }
       }
     }
   }

@@ -16,7 +16,7 @@ template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, boo
           int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
 struct ImmaShape {
   static_assert(PAGE >= 4 && PAGE <= 128 && (PAGE & (PAGE - 1)) == 0, "tokens are n tiles of 8, a half-empty one for 4");
-  static_assert((BITS == 4 || BITS == 8) && (RANK & (RANK - 1)) == 0, "ranks fill a k step with whole pages");
+  static_assert(BITS <= 8 && (RANK & (RANK - 1)) == 0, "ranks fill a k step with whole pages");
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "16 * 8 * 2^15 * 256 dims fit 31 bits, and so do 127 * 2^15 * 256");
   static_assert(GROUP >= 1 && !SOFTCAP, "a cap bends each logit before the centroid can be taken out");
   // A kv head's query heads are passes of at most 16, each with its own warps.
@@ -39,8 +39,7 @@ struct ImmaShape {
   static constexpr int kWarpGroups = CONSUMERS / (kUnits * SPLIT);  // each takes every kWarpGroups-th tile
   static constexpr int kWarpPages = kImmaTile / SPLIT;             // pages of a tile that a warp takes
   static constexpr int kQuarter = HEAD_DIM / 4;                     // dims that a lane holds of each row
-  static constexpr int kSteps = (kQuarter + 15) / 16;               // of k: 4 lanes x 8 bytes of even dims, and as many of odd ones
-  static constexpr int kWords = 2 * kSteps;                         // of a quarter as bytes of even dims (or of odd ones), padded
+  static constexpr int kWords = (kQuarter + 15) / 16 * 4;           // of a quarter as bytes, in the order of ImmaOrder, padded
   // Tokens are taken 16 at a time, as two n tiles of the second product, or 8 or 4 in one.
   static constexpr int kTokenTiles = PAGE < 16 ? 1 : 2, kTokenBlocks = PAGE < 16 ? 1 : PAGE / 16;
   // Distance of two pages in shared memory. Copies are faster where both ends share their place in a line of 128 bytes: pages whose

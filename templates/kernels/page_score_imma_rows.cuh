@@ -21,7 +21,8 @@ struct ImmaRows {
   static constexpr bool kPagePair = kMmaPages == 2 && kSets == 1;  // rows g and g + 8 of the second product are two pages
   static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;       // nats that a sum is too low
 
-  uint32_t even[kSets][2][S::kWords], odd[kSets][2][S::kWords];  // A fragments: high bytes, low bytes
+  uint32_t words[kSets][2][S::kWords];     // A fragments: high bytes, low bytes
+  int bias[kSets];                         // of head g: what the bias of 2-bit codes adds to twice the product, taken off
   float scale[kSets], x_scale[kSets];      // of head g: integer product to base-2 logit; the same for X
   ImmaRange range;
 
@@ -37,10 +38,19 @@ struct ImmaRows {
     for (int set = 0; set < kSets; set++) {
       const int of_pass = 8 * set + g;
       const ImmaQuarter<S> q(args, request, kv_head, of_pass < S::kPassHeads ? pass * S::kPassHeads + of_pass : S::kGroup);
+      int sums[2] = {0, 0};
 #pragma unroll
-      for (int j = 0; j < S::kWords; j++)
+      for (int k = 0; k < S::kWords; k++)
 #pragma unroll
-        for (int part = 0; part < 2; part++) even[set][part][j] = q.bytes(j, 0, part == 0), odd[set][part][j] = q.bytes(j, 1, part == 0);
+        for (int part = 0; part < 2; part++) {
+          words[set][part][k] = q.bytes(k, part == 0);
+          sums[part] = sum_bytes(words[set][part][k], sums[part]);
+        }
+      if constexpr (S::kBits == 2) {
+        int sum = 256 * sums[0] + sums[1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        bias[set] = -3 * (sum + __shfl_xor_sync(0xffffffffu, sum, 2));
+      }
       scale[set] = q.inverse * unit;
       most = fmaxf(most, fabsf(q.top * unit));
     }
@@ -48,7 +58,7 @@ struct ImmaRows {
     for (int mask = 4; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
     range.set(most);
 #pragma unroll
-    for (int set = 0; set < kSets; set++) x_scale[set] = scale[set] * range.down * (S::kBits == 4 ? 1.f / 16 : 1.f);
+    for (int set = 0; set < kSets; set++) x_scale[set] = scale[set] * range.down * (S::kBits == 2 ? 1.f / 2 : S::kBits == 4 ? 1.f / 16 : 1.f);
   }
 
   // B fragments of C: b[m] for the token of column n of tile m in a block of 16 tokens, k = columns 2p, 2p + 1.
@@ -65,8 +75,10 @@ struct ImmaRows {
   }
 
   // X of 8 columns as A fragments, from the products of the high and the low bytes: k = columns 2p, 2p + 1 in f16, and the residuals.
-  static __device__ __forceinline__ void split(const int (&d)[4], float scale0, float scale1, uint32_t& x, uint32_t& rest) {
-    const float f0 = static_cast<float>(d[0] * 256 + d[2]) * scale0, f1 = static_cast<float>(d[1] * 256 + d[3]) * scale1;
+  static __device__ __forceinline__ void split(const int (&d)[4], int bias, float scale0, float scale1, uint32_t& x, uint32_t& rest) {
+    int product[2] = {d[0] * 256 + d[2], d[1] * 256 + d[3]};
+    if constexpr (S::kBits == 2) product[0] = 2 * product[0] + bias, product[1] = 2 * product[1] + bias;
+    const float f0 = static_cast<float>(product[0]) * scale0, f1 = static_cast<float>(product[1]) * scale1;
     const __half2 h = __floats2half2_rn(f0, f1);
     x = f16x2_bits(h);
     rest = f16x2_bits(__floats2half2_rn(f0 - __low2float(h), f1 - __high2float(h)));
@@ -145,21 +157,19 @@ struct ImmaRows {
 #pragma unroll
           for (int set = 0; set < kSets; set++) d[t][set][0] = d[t][set][1] = d[t][set][2] = d[t][set][3] = 0;
 #pragma unroll
-        for (int j = 0; j < S::kWords; j += 2)
+        for (int k = 0; k < S::kWords; k += 2)
 #pragma unroll
           for (int t = 0; t < kTogether; t++)
 #pragma unroll
             for (int set = 0; set < kSets; set++) {
-              auto& a = even[set];
-              auto& c = odd[set];
-              mma_m16n8k32_ss(d[t][set], a[0][j], a[1][j], a[0][j + 1], a[1][j + 1], row[t].even[j], row[t].even[j + 1]);
-              mma_m16n8k32_ss(d[t][set], c[0][j], c[1][j], c[0][j + 1], c[1][j + 1], row[t].odd[j], row[t].odd[j + 1]);
+              auto& a = words[set];
+              mma_m16n8k32_ss(d[t][set], a[0][k], a[1][k], a[0][k + 1], a[1][k + 1], row[t].words[k], row[t].words[k + 1]);
             }
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
           for (int set = 0; set < kSets; set++)
-            split(d[t][set], low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set], x[t][set], rest[t][set]);
+            split(d[t][set], S::kBits == 2 ? bias[set] : 0, low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set], x[t][set], rest[t][set]);
       }
 #pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)
       for (int block = 0; block < S::kTokenBlocks; block++) {
@@ -202,17 +212,15 @@ struct ImmaRows {
     }
     sums.get(sum);
     {
-      uint32_t mu_even[S::kWords], mu_odd[S::kWords];
-      load_bytes<S>(SharedBytes{pages.base + g % kPages * S::kDistance}, R::kMu, mu_even, mu_odd);
+      uint32_t mu[S::kWords];
+      load_bytes<S>(SharedBytes{pages.base + g % kPages * S::kDistance}, R::kMu, mu);
       const float mu_scale[2] = {shared_bf16(pages, page(0) * S::kDistance + R::kMuScale), shared_bf16(pages, page(1) * S::kDistance + R::kMuScale)};
 #pragma unroll
       for (int set = 0; set < kSets; set++) {
         int d[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int j = 0; j < S::kWords; j += 2) {
-          mma_m16n8k32_ss(d, even[set][0][j], even[set][1][j], even[set][0][j + 1], even[set][1][j + 1], mu_even[j], mu_even[j + 1]);
-          mma_m16n8k32_ss(d, odd[set][0][j], odd[set][1][j], odd[set][0][j + 1], odd[set][1][j + 1], mu_odd[j], mu_odd[j + 1]);
-        }
+        for (int k = 0; k < S::kWords; k += 2)
+          mma_m16n8k32_ss(d, words[set][0][k], words[set][1][k], words[set][0][k + 1], words[set][1][k + 1], mu[k], mu[k + 1]);
 #pragma unroll
         for (int i = 0; i < 2; i++) centroid[2 * set + i] = static_cast<float>(d[i] * 256 + d[2 + i]) * (mu_scale[i] * scale[set]);
       }
