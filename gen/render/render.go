@@ -7,11 +7,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"text/template"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -50,8 +52,8 @@ func Candidate(c plan.Candidate) (Source, error) {
 	if err := t.Execute(&b, context{c}); err != nil {
 		return Source{}, fmt.Errorf("render %s: %w", c.ID(), err)
 	}
-	s := Source{Name: string(c.Family) + ".cu", Text: b.String(), Entry: c.Entry, Arch: c.Arch, Headers: map[string]string{}}
-	if err := closure(s.Text, s.Headers); err != nil {
+	s := Source{Name: string(c.Family) + ".cu", Text: b.String(), Entry: c.Entry, Arch: c.Arch}
+	if s.Headers, err = headersOf(s.Text); err != nil {
 		return Source{}, fmt.Errorf("render %s: %w", c.ID(), err)
 	}
 	s.Hash = s.hash()
@@ -59,6 +61,23 @@ func Candidate(c plan.Candidate) (Source, error) {
 }
 
 var include = regexp.MustCompile(`(?m)^\s*#\s*include\s*"([^"]+)"`)
+
+// closures holds what headersOf found, by the includes asked for. Headers are part of the program and never change.
+var closures sync.Map
+
+// headersOf returns every header that text includes, and theirs: a map of the caller's own. Hundreds of candidates share one closure.
+func headersOf(text string) (map[string]string, error) {
+	key := strings.Join(include.FindAllString(text, -1), "\n")
+	if kept, ok := closures.Load(key); ok {
+		return maps.Clone(kept.(map[string]string)), nil
+	}
+	headers := map[string]string{}
+	if err := closure(text, headers); err != nil {
+		return nil, err
+	}
+	closures.Store(key, headers)
+	return maps.Clone(headers), nil
+}
 
 // closure adds every header that text includes, and theirs, to headers.
 func closure(text string, headers map[string]string) error {
