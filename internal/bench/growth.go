@@ -25,23 +25,27 @@ const growthContext = 128 << 10 // tokens, where batch and budget vary
 // growthModels are groups of 4, 8 and 16 query heads a KV head, all of 32 query heads.
 var growthModels = []string{"llama-3.1-8b", "glm-4-9b-chat-1m", "glm-4-9b-chat"}
 
-// GrowthAxes are the series of the growth table: context for each model; batch and budget for the first one; contexts of an evicted prompt.
-func GrowthAxes() (axes []Axis, err error) {
+// GrowthAxes are the series of the growth table: context for each model; batch, budget and the contexts of an evicted prompt for the first one.
+// Without models they are those of the docs: groups of 4, 8 and 16.
+func GrowthAxes(models ...string) (axes []Axis, err error) {
+	if len(models) == 0 {
+		models = growthModels
+	}
 	contexts := []int{4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
-	for i, model := range growthModels {
+	for i, model := range models {
 		s, err := specs.Resolve(model)
 		if err != nil {
 			return nil, err
 		}
-		heads := fmt.Sprintf("%s, %d/%d heads, group %d", model, s.Attention.QueryHeads, s.Attention.KVHeads, s.Attention.Group())
-		axes = append(axes, axis("context", "tokens", heads+", one request, budget 2048", 1024, contexts, decoding, func(n int) Job {
+		heads := fmt.Sprintf("%s, %d/%d heads, group %d", s.Name, s.Attention.QueryHeads, s.Attention.KVHeads, s.Attention.Group())
+		axes = append(axes, axis("context", "tokens", heads+", one request, budget "+fmt.Sprint(s.Locks.BudgetTokens), 1024, contexts, decoding, func(n int) Job {
 			return Job{Spec: s, Workload: specs.Workload{Context: n, Batch: 1}}
 		}))
 		if i > 0 {
 			continue
 		}
 		axes = append(axes,
-			axis("batch", "requests", heads+", 128K tokens each, budget 2048", 1, []int{1, 2, 4, 8, 16, 32, 64}, decoding[1:], func(n int) Job {
+			axis("batch", "requests", heads+", 128K tokens each, budget "+fmt.Sprint(s.Locks.BudgetTokens), 1, []int{1, 2, 4, 8, 16, 32, 64}, decoding[1:], func(n int) Job {
 				return Job{Spec: s, Workload: specs.Workload{Context: growthContext, Batch: n}}
 			}),
 			axis("budget", "tokens", heads+", one request of 128K tokens", 1024, []int{256, 512, 1024, 2048, 4096, 8192},
@@ -69,13 +73,15 @@ func axis(name, unit, title string, step int, values []int, families []string, j
 	return a
 }
 
-// growthJobs are the points of all axes.
-func growthJobs() (jobs []Job, err error) {
-	axes, err := GrowthAxes()
+func growthJobs() ([]Job, error) { return GrowthJobs() }
+
+// GrowthJobs are the points of all axes, each once.
+func GrowthJobs(models ...string) (jobs []Job, err error) {
+	axes, err := GrowthAxes(models...)
 	for _, a := range axes {
 		jobs = append(jobs, a.jobs...)
 	}
-	return jobs, err
+	return distinct(suited(jobs)), err
 }
 
 // series are the points of a family on an axis that were measured.
@@ -118,8 +124,8 @@ func (a Axis) slopes(l lookup, family string) (bytes float64, name string, bound
 }
 
 // GrowthTable is the growth of every family as markdown: microseconds, then the fitted lines beside what memory and the tightest limit ask.
-func GrowthTable(results []Result) (string, error) {
-	axes, err := GrowthAxes()
+func GrowthTable(results []Result, models ...string) (string, error) {
+	axes, err := GrowthAxes(models...)
 	if err != nil {
 		return "", err
 	}

@@ -15,8 +15,8 @@ import (
 
 // GrowthPicture draws microseconds against each axis of growth, a panel an axis, both scales logarithmic: points are medians, lines the fits of
 // the table. Format is png or svg.
-func GrowthPicture(w io.Writer, results []Result, format string) error {
-	axes, err := GrowthAxes()
+func GrowthPicture(w io.Writer, results []Result, format string, models ...string) error {
+	axes, err := GrowthAxes(models...)
 	if err != nil {
 		return err
 	}

@@ -85,6 +85,13 @@ func TestGrowthTable(t *testing.T) {
 	if fits != 4 { // context of three models, batch of one
 		t.Errorf("%d fits of page_score, want 4:\n%s", fits, table)
 	}
+	one, err := GrowthTable(planned(t, "growth", 2), "glm-4-9b-chat")
+	if err != nil || strings.Contains(one, "llama") || !strings.Contains(one, "### Context: glm-4-9b-chat, 32/2 heads, group 16") || !strings.Contains(one, "| 1M | 202.5 |") {
+		t.Errorf("of one model: %v\n%s", err, one)
+	}
+	if _, err := GrowthTable(nil, "no-such-model"); err == nil {
+		t.Error("of a model that nobody knows: no error")
+	}
 	if empty, err := GrowthTable(nil); err != nil || strings.Contains(empty, "fitted") {
 		t.Errorf("of nothing: %v\n%s", err, empty)
 	}

@@ -17,6 +17,9 @@ func ways(p *plan.Plan, family string) [][]measure.Work {
 	passes, rest := []measure.Work{measure.Work(plan.DropObserve), measure.Work(plan.DropScore)}, []measure.Work(nil)
 	switch family {
 	case ChainFamily:
+		if p.Has(plan.PageRerank) {
+			return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageRerank), measure.Work(plan.PageAttend)}}
+		}
 		return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}
 	case DropObserveScore:
 	case DropChain:

@@ -96,7 +96,7 @@ func (c *BenchCmd) tables() error {
 	case c.Picture != "" && !c.Growth:
 		return errors.New("bench --picture draws what --growth measures; add --growth")
 	case c.Growth:
-		c.Shapes = "growth"
+		c.Shapes = "growth" // of the models named, or of those of the docs
 	case c.Breadth:
 		c.Shapes = "breadth"
 	}
@@ -156,7 +156,11 @@ func (c *BenchCmd) command() string {
 			parts = append(parts, "--"+name+"="+strings.Join(values, ","))
 		}
 	}
-	flag("shapes", c.Shapes)
+	if c.Growth {
+		parts = append(parts, "--growth")
+	} else {
+		flag("shapes", c.Shapes)
+	}
 	if c.Crossover {
 		parts = append(parts, "--crossover")
 	}
@@ -226,10 +230,13 @@ func (c *BenchCmd) jobs() ([]bench.Job, error) {
 
 // preset is a named list of shapes, narrowed to the families asked for.
 func (c *BenchCmd) preset() ([]bench.Job, error) {
-	if len(c.Models) > 0 || len(c.Workload) > 0 || c.Rank > 0 || c.Budget > 0 || c.Contiguous {
+	if len(c.Models) > 0 && !c.Growth || len(c.Workload) > 0 || c.Rank > 0 || c.Budget > 0 || c.Contiguous {
 		return nil, fmt.Errorf("bench --shapes %s: its models, workloads, ranks, budgets and layouts are its own; leave those flags out", c.Shapes)
 	}
 	all, err := bench.Preset(c.Shapes)
+	if c.Growth {
+		all, err = bench.GrowthJobs(c.Models...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bench --shapes: %w", err)
 	}

@@ -24,7 +24,7 @@ func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
 	case ctx.JSON || !c.Growth && !c.Breadth:
 		return printResults(ctx, results)
 	case c.Growth:
-		table, err = bench.GrowthTable(results)
+		table, err = bench.GrowthTable(results, c.Models...)
 	default:
 		table, err = bench.BreadthTable(results)
 	}
@@ -36,7 +36,7 @@ func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
 	}
 	for _, format := range []string{"png", "svg"} {
 		var b bytes.Buffer
-		if err := bench.GrowthPicture(&b, results, format); err != nil {
+		if err := bench.GrowthPicture(&b, results, format, c.Models...); err != nil {
 			return err
 		}
 		path := c.Picture + "." + format
