@@ -142,10 +142,18 @@ func (p *Packer) kernel(ctx context.Context, c plan.Candidate) (kernel.Kernel, e
 	return k, nil
 }
 
+// rerankCandidates is 0 without a rerank.
+func rerankCandidates(s *specs.Spec) int {
+	if s.Locks.Rerank <= 1 {
+		return 0
+	}
+	return s.Candidates()
+}
+
 // ModelOf is what a bundle tells callers of a spec.
 func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
-		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(),
+		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s),
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
 		RecordBytes: s.Record().Bytes,
 		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,

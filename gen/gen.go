@@ -74,6 +74,7 @@ var works = []struct {
 	{string(plan.PageSelect), plan.PageSelect},
 	{string(plan.PageAttend), plan.PageAttend},
 	{"dense", plan.PageAttend},
+	{string(plan.PageRerank), plan.PageRerank},
 	{string(plan.DropObserve), plan.DropObserve},
 	{string(plan.DropScore), plan.DropScore},
 	{string(plan.DropPool), plan.DropPool},

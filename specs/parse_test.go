@@ -112,7 +112,6 @@ locks:
   scale_group: 16
   basis: query_weighted
   scan: two_level
-  rerank: 1.5
   summary_tokens: 32
 targets: [sm_90a, sm_100a]
 `, []string{
@@ -122,9 +121,8 @@ targets: [sm_90a, sm_100a]
 			`x.yaml:10:16: locks.scale_group 16 is not built yet; use column`,
 			`x.yaml:11:10: locks.basis query_weighted is not built yet; use svd`,
 			`x.yaml:12:9: locks.scan two_level is not built yet; use full`,
-			`x.yaml:13:11: locks.rerank 1.5 is not built yet; use 1`,
-			`x.yaml:14:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
-			`x.yaml:15:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
+			`x.yaml:13:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
+			`x.yaml:14:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
 		}},
 		{"rank beside quest", "a field of one scorer must not be ignored beside another", head + "locks: {scorer: quest, rank: 4}\n",
 			[]string{`x.yaml:6:17: locks.rank belongs to scorer page_local, not quest; remove it`}},

@@ -59,7 +59,7 @@ type Locks struct {
 	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd" built:"svd"`
 	Scorer          string  `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
 	Scan            string  `yaml:"scan" json:"scan" jsonschema:"enum=full,enum=two_level,enum=previous_step,default=full" built:"full"`
-	Rerank          float64 `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1" built:"1"`
+	Rerank          float64 `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1"`
 	SummaryTokens   int     `yaml:"summary_tokens" json:"summary_tokens" jsonschema:"minimum=4,maximum=512"`
 	BudgetTokens    int     `yaml:"budget_tokens" json:"budget_tokens" jsonschema:"minimum=1,maximum=1048576,default=2048"`
 	Combine         string  `yaml:"combine" json:"combine" jsonschema:"enum=share_average,enum=group_max,enum=group_mass,enum=peak_normalised,enum=per_head,default=share_average"`

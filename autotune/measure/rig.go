@@ -40,6 +40,7 @@ type Rig struct {
 	pool                     ring // K then V, one set
 	poolV                    int64
 	summaries                ring
+	wide, wideCounts         ring // candidates of a rerank
 	scores                   ring
 	pages, counts            ring
 	built                    ring
@@ -357,7 +358,11 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if err := prepare(c, fn); err != nil {
 		return nil, err
 	}
-	workspace := c.Geometry.WorkspaceBytes(r.Problem)
+	p := r.Problem
+	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank)) {
+		p.Slots = int64(r.Spec.Candidates())
+	}
+	workspace := c.Geometry.WorkspaceBytes(p)
 	ws, err := r.alloc(workspace)
 	if err != nil {
 		return nil, err
@@ -366,6 +371,9 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 		return nil, err
 	}
 	p := r.Problem
+	if r.Spec.Locks.Rerank > 1 && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank)) {
+		p.Slots = int64(r.Spec.Candidates())
+	}
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
 	}
@@ -411,6 +419,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.selectStep(fn, l, ws)
 	case Work(plan.PageAttend), Dense:
 		return r.attendStep(work, fn, l, ws)
+	case Work(plan.PageRerank):
+		return r.rerankStep(fn, l, ws)
 	case Work(plan.DropObserve):
 		return r.observeStep(fn, l, ws)
 	case Work(plan.DropScore):

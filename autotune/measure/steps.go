@@ -73,8 +73,16 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	p, keep := r.Problem, r.Spec.Locks.AlwaysKeep
 	args := make([]kernel.PageSelectArgs, 1)
 	fetch := new(bool)
-	return &Step{Sets: r.scores.n, fetch: fetch, launch: func(i int) error {
-		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws,
+	pages, counts := &r.pages, &r.counts
+	if r.reranks() {
+		if err := r.needCandidates(); err != nil {
+			return nil, err
+		}
+		p.Slots = int64(r.Spec.Candidates())
+		pages, counts = &r.wide, &r.wideCounts
+	}
+	step := &Step{Sets: r.scores.n, fetch: fetch, launch: func(i int) error {
+		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),
@@ -84,7 +92,11 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 			args[0].Fetch = cache.Fetch(r.Spec.Cache.DType, r.Spec.Attention.HeadDim)
 		}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
-	}}, nil
+	}}
+	if r.reranks() {
+		step.fetch = nil // of candidates only some are attended to
+	}
+	return step, nil
 }
 
 func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {

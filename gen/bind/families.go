@@ -93,9 +93,31 @@ count int32 [batch, list].`,
 				jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id("pages"),
 				jen.Id("Counts"): jen.Id("counts"), jen.Id("Workspace"): jen.Id("workspace"),
 				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
-				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+				jen.Id("PagesBatchStride"): p.lists().Op("*").Id(p.slots()), jen.Id("PagesListStride"): jen.Id(p.slots()),
 				jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
-				jen.Id("Slots"): jen.Id("Slots"), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+				jen.Id("Slots"): jen.Id(p.slots()), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+			}
+		},
+	},
+	{
+		stem: plan.PageRerank, function: "PageRerank",
+		doc: `scores the candidates that PageSelect proposed [batch, list, Candidates] exactly, from their keys and for every head of a list; the
+exact scores take the place of the estimates inside the shares, and the best Slots of the candidates are written: ascending page indices
+int32 [batch, list, Slots], -1 after them, and their count int32 [batch, list].`,
+		args:   `fills in dense q [batch, q head, dim], scores [batch, q head, max pages], candidates [batch, list, Candidates] and pages [batch, list, Slots].`,
+		params: []jen.Code{cacheParam(), ptrs("q", "scores", "candidates", "candidateCounts", "pages", "counts", "workspace")},
+		fill: func(p pkg) jen.Dict {
+			return jen.Dict{
+				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Scores"): jen.Id("scores"), jen.Id("Candidates"): jen.Id("candidates"),
+				jen.Id("CandidateCounts"): jen.Id("candidateCounts"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
+				jen.Id("Workspace"):    jen.Id("workspace"),
+				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
+				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+				jen.Id("CandidatesBatchStride"): p.lists().Op("*").Id("Candidates"), jen.Id("CandidatesListStride"): jen.Id("Candidates"),
+				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
+				jen.Id("CandidateSlots"): jen.Id("Candidates"), jen.Id("Slots"): jen.Id("Slots"),
+				jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
 			}
 		},
 	},

@@ -109,6 +109,7 @@ type chainRun struct {
 	scoreRows, listRows, outRows               Rows
 	built, scores, pages, counts, output, lses *Buffer
 	workspaces                                 [4]*Buffer
+	rerank                                     *chainRerank // nil: none
 }
 
 func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
@@ -116,6 +117,11 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 		return err
 	}
 	r.launch = r.env.LaunchProblem(p)
+	if p.Spec.Locks.Rerank > 1 {
+		if r.rerank, err = newChainRerank(r.env, p, a); err != nil {
+			return err
+		}
+	}
 	if r.records, err = r.NewSummaryBuffer(); err != nil {
 		return err
 	}
@@ -140,7 +146,7 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 		}
 	}
 	for i, k := range r.kernels {
-		if r.workspaces[i], err = k.Workspace(r.launch); err != nil {
+		if r.workspaces[i], err = k.Workspace(r.launchOf(i)); err != nil {
 			return err
 		}
 	}
@@ -158,19 +164,30 @@ func (r *chainRun) enqueue(s device.Stream) error {
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}),
-		Enqueue(r.kernels[2], s, r.launch, &kernel.PageSelectArgs{Scores: r.scores.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: r.pages.Ptr(),
-			Counts: r.counts.Ptr(), Workspace: r.workspaces[2].Ptr(),
-			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
-			PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
-			Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.Cache.MaxPages), Slots: int32(r.Slots),
-			SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages),
-			Fetch: cache.Fetch(r.dtype, r.Cache.HeadDim)}),
+		Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs(cache)),
+		r.enqueueRerank(s, cache),
 		Enqueue(r.kernels[3], s, r.launch, &kernel.PageAttendArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(),
 			Out: r.output.Ptr(), LSE: r.lses.Ptr(), Workspace: r.workspaces[3].Ptr(),
 			QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 			OutBatchStride: r.outRows.BatchStride, OutHeadStride: r.outRows.RowStride,
 			PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
 			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), Slots: int32(r.Slots)}))
+}
+
+// selectArgs choose the lists, or what is proposed to the rerank.
+func (r *chainRun) selectArgs(cache kernel.KVCache) *kernel.PageSelectArgs {
+	a := &kernel.PageSelectArgs{Scores: r.scores.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: r.pages.Ptr(),
+		Counts: r.counts.Ptr(), Workspace: r.workspaces[2].Ptr(),
+		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
+		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
+		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.Cache.MaxPages), Slots: int32(r.Slots),
+		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages),
+		Fetch: cache.Fetch(r.dtype, r.Cache.HeadDim)}
+	if w := r.rerank; w != nil {
+		a.Pages, a.Counts, a.PagesBatchStride, a.PagesListStride, a.Slots = w.pages.Ptr(), w.counts.Ptr(), w.rows.BatchStride, w.rows.RowStride, int32(w.slots)
+		a.Fetch = kernel.KVFetch{}
+	}
+	return a
 }
 
 // all captures the step once and replays it at every length of the case. built_lens goes on from launch to launch, as while decoding.
@@ -216,6 +233,10 @@ func (r *chainRun) once(graph *Replay, at int) error {
 		}
 		for list, chosen := range lists[b] {
 			scores := want.Score[b][list*rows : (list+1)*rows]
+			if r.rerank != nil {
+				r.judgeReranked(at, b, list, scores, chosen)
+				continue
+			}
 			bound := 4 * ScoreBound(slices.Max(want.Largest[b][list*rows:(list+1)*rows]))
 			excess, err := r.Budget.Check(r.Rule, scores, chosen, reference.Tolerance{Log: bound})
 			if err != nil && excess <= bound {

@@ -58,6 +58,7 @@ func Axes() []*specs.Spec {
 	for _, scorer := range []string{specs.Quest, specs.MeanKey, specs.ExactLSE} {
 		add("scorer", strings.ReplaceAll(scorer, "_", "-"), func(s *specs.Spec) { s.Locks.Scorer = scorer })
 	}
+	add("rerank", 2, func(s *specs.Spec) { s.Locks.Rerank = 2 })
 	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
 	for _, rule := range []string{"snapkv", "value_norm", "keydiff", "streaming"} {
 		add("drop-rule", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.DropKV.Rule = rule })

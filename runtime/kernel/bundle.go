@@ -35,6 +35,7 @@ type Model struct {
 	RecordBytes  int     `json:"record_bytes"`
 	Combine      string  `json:"combine"`
 	Slots        int     `json:"slots"` // k of the paper: pages a list
+	Candidates   int     `json:"candidates,omitempty"` // pages a list that an exact rerank chooses from; 0: there is none
 	SinkPages    int     `json:"sink_pages"`
 	RecentPages  int     `json:"recent_pages"`
 	SoftmaxScale float64 `json:"softmax_scale"`

@@ -86,7 +86,11 @@ func (b *Bundle) cross(c Crossover, w Workload) Path {
 func (b *Bundle) timed(w Workload) (Path, bool) {
 	sparse, dense := 0.0, 0.0
 	var at Workload
-	for i, work := range []string{PageScore, PageSelect, PageAttend, Dense} {
+	works := []string{PageScore, PageSelect, PageAttend, Dense}
+	if b.Model.Reranks() {
+		works = []string{PageScore, PageSelect, PageRerank, PageAttend, Dense}
+	}
+	for i, work := range works {
 		a, err := b.Lookup(work, w)
 		if err != nil || a.Tuned == nil || a.Tuned.Evidence.MedianUS <= 0 || i > 0 && a.Tuned.Workload != at {
 			return Path{}, false

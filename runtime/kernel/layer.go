@@ -15,6 +15,7 @@ const Layer = "layer"
 type LayerArgs struct {
 	Score  PageScoreArgs
 	Select PageSelectArgs
+	Rerank *PageRerankArgs // where the model reranks: what Select proposes, and Attend reads what it keeps; else nil
 	Attend PageAttendArgs
 }
 
@@ -47,13 +48,21 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 	if err := s.CheckLayer(a); err != nil {
 		return err
 	}
-	a.Select.Fetch = a.Attend.Cache.Fetch(s.bundle.Model.DType, s.bundle.Model.HeadDim)
+	a.Select.Fetch = KVFetch{} // of candidates only some are attended to
+	if a.Rerank == nil {
+		a.Select.Fetch = a.Attend.Cache.Fetch(s.bundle.Model.DType, s.bundle.Model.HeadDim)
+	}
 	score, sel, attend := s.problem(&a.Score.Cache), s.selectProblem(&a.Select), s.attendProblem(&a.Attend)
 	if err := s.launch(st, scoreWork, w, score, a.Score.Workspace, unsafe.Pointer(&a.Score), unsafe.Sizeof(a.Score), false); err != nil {
 		return err
 	}
 	if err := s.launch(st, selectWork, w, sel, a.Select.Workspace, unsafe.Pointer(&a.Select), unsafe.Sizeof(a.Select), true); err != nil {
 		return err
+	}
+	if a.Rerank != nil {
+		if err := s.PageRerank(st, a.Rerank, w); err != nil {
+			return err
+		}
 	}
 	return s.launch(st, attendWork, w, attend, a.Attend.Workspace, unsafe.Pointer(&a.Attend), unsafe.Sizeof(a.Attend), true)
 }
@@ -73,7 +82,16 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 	if err := s.CheckPageAttend(&a.Attend); err != nil {
 		return err
 	}
+	if a.Rerank != nil {
+		if err := s.CheckPageRerank(a.Rerank); err != nil {
+			return err
+		}
+	}
 	c := checker{work: Layer}
+	if (a.Rerank != nil) != s.bundle.Model.Reranks() {
+		c.fail("rerank", "must be given exactly where the model reranks (%t)", s.bundle.Model.Reranks())
+		return c.result()
+	}
 	x, y, z := &a.Score, &a.Select, &a.Attend
 	if y.Scores != x.Scores || y.ScoreBatchStride != x.ScoreBatchStride || y.ScoreHeadStride != x.ScoreHeadStride {
 		c.fail("select.scores", "and their strides must be those that score writes")
@@ -86,6 +104,8 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 	}
 	if z.Pages == 0 {
 		c.fail("attend.pages", "is null; dense attention needs no scores, launch PageAttend alone")
+	} else if a.Rerank != nil {
+		c.checkReranked(a)
 	} else if z.Pages != y.Pages || z.Counts != y.Counts || z.PagesBatchStride != y.PagesBatchStride || z.PagesListStride != y.PagesListStride || z.Slots != y.Slots {
 		c.fail("attend.pages", "counts, slots and their strides must be those that select writes")
 	}

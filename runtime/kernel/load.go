@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact}
 
 type workID int
 
@@ -24,6 +24,7 @@ const (
 	selectWork
 	attendWork
 	denseWork
+	rerankWork
 	dropObserveWork
 	dropScoreWork
 	dropPoolWork

@@ -64,6 +64,8 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: %d query heads do not divide into %d KV heads", m.QueryHeads, m.KVHeads)
 	case m.RecordBytes%16 != 0:
 		return fmt.Errorf("model: record_bytes is %d, no multiple of 16", m.RecordBytes)
+	case m.Candidates != 0 && m.Candidates < m.Slots:
+		return fmt.Errorf("model: %d candidates for %d slots", m.Candidates, m.Slots)
 	case m.Slots < m.SinkPages+m.RecentPages:
 		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)
 	case m.Drop != (DropModel{}) && (m.Drop.Window < 1 || m.Drop.Window > 64):
@@ -144,7 +146,7 @@ func (b *Bundle) validateWork(w *Work) error {
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageAttend, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

@@ -1,0 +1,61 @@
+package measure
+
+import (
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+)
+
+// reranks reports whether page_select proposes to page_rerank.
+func (r *Rig) reranks() bool { return r.Spec.Locks.Rerank > 1 }
+
+// needCandidates makes random candidate lists, as needLists makes lists: those that a rerank measured alone reads, and that a chain's
+// page_select writes over.
+func (r *Rig) needCandidates() error {
+	if r.wide.n > 0 {
+		return nil
+	}
+	p, width := r.Problem, r.Spec.Candidates()
+	count := min(width, int(p.MaxPages))
+	n := r.sets(p.Batch * p.Lists * int64(count) * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 2)
+	var err error
+	if r.wide, err = r.newRing(p.Batch*p.Lists*int64(width)*4, n); err != nil {
+		return err
+	}
+	if r.wideCounts, err = r.newRing(p.Batch*p.Lists*4, n); err != nil {
+		return err
+	}
+	for set := range n {
+		var lists, counts []int32
+		for range p.Batch * p.Lists {
+			lists, counts = append(lists, r.choice(int(p.MaxPages), count, width)...), append(counts, int32(count))
+		}
+		if err := r.Dev.Write(r.wide.at(set), bytesOf(lists)); err != nil {
+			return err
+		}
+		if err := r.Dev.Write(r.wideCounts.at(set), bytesOf(counts)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Rig) rerankStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	for _, need := range []func() error{func() error { return r.needPool(false) }, r.needScores, r.needLists, r.needCandidates} {
+		if err := need(); err != nil {
+			return nil, err
+		}
+	}
+	p, keep, d, width := r.Problem, r.Spec.Locks.AlwaysKeep, int64(r.Spec.Attention.HeadDim), int64(r.Spec.Candidates())
+	args := make([]kernel.PageRerankArgs, 1)
+	return &Step{Sets: r.wide.n, launch: func(i int) error {
+		args[0] = kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
+			Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws, QBatchStride: p.QHeads * d, QHeadStride: d,
+			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
+			CandidatesBatchStride: p.Lists * width, CandidatesListStride: width, PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
+			SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), CandidateSlots: int32(width), Slots: int32(p.Slots),
+			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}

@@ -1,0 +1,125 @@
+package verify
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/kernel"
+)
+
+// chainRerank is what a chain has between select and attend where the spec reranks.
+type chainRerank struct {
+	kernel                   *Kernel
+	slots                    int // candidates
+	rows                     Rows
+	pages, counts, workspace *Buffer
+}
+
+func newChainRerank(e *Env, p *Problem, a *Arena) (*chainRerank, error) {
+	k, err := e.first(p.Spec, plan.PageRerank)
+	if err != nil {
+		return nil, err
+	}
+	w := &chainRerank{kernel: k, slots: p.Budget.Candidates(p.Spec.Locks.Rerank)}
+	w.rows = p.Rows(p.Lists(), w.slots, 4)
+	if w.pages, err = a.Alloc("candidates", 4*w.rows.Elements()); err != nil {
+		return nil, err
+	}
+	if w.counts, err = a.Alloc("candidate counts", 4*int64(p.Cache.Batch()*p.Lists())); err != nil {
+		return nil, err
+	}
+	problem := e.LaunchProblem(p)
+	problem.Slots = int64(w.slots)
+	if w.workspace, err = k.Workspace(problem); err != nil {
+		return nil, err
+	}
+	return w, w.workspace.Fill(0)
+}
+
+// launchOf is the problem of link i: select proposes more than attend reads.
+func (r *chainRun) launchOf(i int) launch.Problem {
+	p := r.launch
+	if i == 2 && r.rerank != nil {
+		p.Slots = int64(r.rerank.slots)
+	}
+	return p
+}
+
+func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache) error {
+	w := r.rerank
+	if w == nil {
+		return nil
+	}
+	return Enqueue(w.kernel, s, r.launchOf(2), &kernel.PageRerankArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(),
+		Candidates: w.pages.Ptr(), CandidateCounts: w.counts.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(), Workspace: w.workspace.Ptr(),
+		QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
+		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
+		CandidatesBatchStride: w.rows.BatchStride, CandidatesListStride: w.rows.RowStride,
+		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
+		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), CandidateSlots: int32(w.slots), Slots: int32(r.Slots),
+		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)})
+}
+
+// judgeReranked checks one list end to end: every chosen page must be a possible candidate by float64's estimates, within the bound of
+// the plain chain, and of the pages that are candidates beyond doubt none may be left out that exact scores put above a chosen one.
+func (r *chainRun) judgeReranked(at, b, list int, estimates [][]float64, chosen []int32) {
+	mixed, bound := make([][]float64, len(estimates)), 0.0
+	first := list * len(estimates)
+	wide := r.Budget
+	wide.Slots = r.rerank.slots
+	candidates := wide.Choose(r.Rule.Values(estimates))
+	for g, row := range estimates {
+		mixed[g] = append([]float64{}, row...)
+		for _, page := range candidates {
+			keys := r.Cache.Keys(b, int(page), (first+g)/r.Group, r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b])))
+			mixed[g][page] = reference.PageLSE(r.Problem.Q.Of(b, first+g), keys, r.Logits)
+			if x := math.Abs(mixed[g][page]); !math.IsInf(x, 0) {
+				bound = max(bound, x)
+			}
+		}
+	}
+	bound = 4 * ScoreBound(bound)
+	place, of := map[int32]int{}, []float64{}
+	values := r.Rule.Values(mixed)
+	for i, page := range candidates {
+		place[page] = i
+		of = append(of, values[page])
+	}
+	var indices []int32
+	for _, page := range chosen {
+		i, ok := place[page]
+		if !ok { // a candidate of the device and not of float64: near the edge of the candidates
+			r.edge(at, b, list, estimates, candidates, page, bound)
+			return
+		}
+		indices = append(indices, int32(i))
+	}
+	excess, err := r.Budget.CheckValues(r.Rule, of, indices, bound)
+	if err != nil && excess <= bound {
+		r.chosen.Fail("launch %d, request %d, list %d: %v", at, b, list, err)
+		return
+	}
+	r.chosen.Add(excess, bound, func() string { return fmt.Sprintf("launch %d, request %d, list %d: %v", at, b, list, err) })
+}
+
+// edge judges a page that the device proposed and float64 did not: its estimate must be within the bound of the worst candidate's.
+func (r *chainRun) edge(at, b, list int, estimates [][]float64, candidates []int32, page int32, bound float64) {
+	values := r.Rule.Values(estimates)
+	worst := math.Inf(1)
+	for _, c := range candidates {
+		if int(c) >= r.Budget.SinkPages && int(c) < len(values)-r.Budget.RecentPages {
+			worst = min(worst, values[c])
+		}
+	}
+	below := worst - values[page]
+	if !r.Rule.Logarithmic() {
+		below = math.Log(worst / values[page])
+	}
+	r.chosen.Add(max(below, 0), bound, func() string {
+		return fmt.Sprintf("launch %d, request %d, list %d: page %d was proposed %g nats below the worst candidate", at, b, list, page, below)
+	})
+}

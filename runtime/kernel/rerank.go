@@ -1,0 +1,79 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"github.com/kvloom/kvloom/runtime/device"
+)
+
+// PageRerank is the work between PageSelect and PageAttend of a spec with an exact rerank: PageSelect then proposes Model.Candidates pages
+// a list, of which PageRerank keeps Model.Slots.
+const PageRerank = "page_rerank"
+
+// Reranks reports whether the model's selection is reranked.
+func (m Model) Reranks() bool { return m.Candidates > 0 }
+
+// PageRerank scores the candidates of every list exactly and keeps the best.
+func (s *Set) PageRerank(st device.Stream, a *PageRerankArgs, w Workload) error {
+	if err := s.CheckPageRerank(a); err != nil {
+		return err
+	}
+	return s.launch(st, rerankWork, w, s.rerankProblem(a), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
+}
+
+// rerankProblem has the candidates as its slots.
+func (s *Set) rerankProblem(a *PageRerankArgs) Problem {
+	p := s.problem(&a.Cache)
+	p.Slots = int64(a.CandidateSlots)
+	return p
+}
+
+// CheckPageRerank is CheckPageSummary for page_rerank.
+func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
+	if a == nil {
+		return &ArgumentError{PageRerank, "arguments", "are nil"}
+	}
+	c, m := checker{work: PageRerank}, &s.bundle.Model
+	c.cache(m, &a.Cache, false)
+	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
+	c.count("slots", a.Slots)
+	c.count("candidate_slots", a.CandidateSlots)
+	if a.SinkPages < 0 || a.RecentPages < 0 || int64(a.SinkPages)+int64(a.RecentPages) > int64(a.Slots) {
+		c.fail("slots", "is %d, %d sink and %d recent pages are always selected", a.Slots, a.SinkPages, a.RecentPages)
+	}
+	if a.CandidateSlots < a.Slots {
+		c.fail("candidate_slots", "is %d, fewer than the %d slots to fill", a.CandidateSlots, a.Slots)
+	}
+	c.ptr("scores", a.Scores, 4)
+	c.ptr("candidates", a.Candidates, 4)
+	c.ptr("candidate_counts", a.CandidateCounts, 4)
+	c.ptr("pages", a.Pages, 4)
+	c.ptr("counts", a.Counts, 4)
+	c.optional("workspace", a.Workspace, vectorBytes)
+	batch, lists := int(a.Cache.Batch), m.Lists(int(a.Cache.KVHeads))
+	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.Cache.MaxPages), 1, batch)
+	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.Cache.MaxPages), 1, int(a.Cache.KVHeads)*m.Group())
+	c.stride("candidates_batch_stride", a.CandidatesBatchStride, int64(a.CandidateSlots), 1, batch)
+	c.stride("candidates_list_stride", a.CandidatesListStride, int64(a.CandidateSlots), 1, lists)
+	c.stride("pages_batch_stride", a.PagesBatchStride, int64(a.Slots), 1, batch)
+	c.stride("pages_list_stride", a.PagesListStride, int64(a.Slots), 1, lists)
+	c.logits(m, a.SoftmaxScale, a.LogitSoftcap)
+	return c.result()
+}
+
+// checkReranked checks that a layer's rerank reads what its select writes and writes what its attend reads.
+func (c *checker) checkReranked(a *LayerArgs) {
+	x, y, z := &a.Select, a.Rerank, &a.Attend
+	if y.Scores != a.Score.Scores || y.ScoreBatchStride != a.Score.ScoreBatchStride || y.ScoreHeadStride != a.Score.ScoreHeadStride {
+		c.fail("rerank.scores", "and their strides must be those that score writes")
+	}
+	if y.Candidates != x.Pages || y.CandidateCounts != x.Counts || y.CandidatesBatchStride != x.PagesBatchStride || y.CandidatesListStride != x.PagesListStride || y.CandidateSlots != x.Slots {
+		c.fail("rerank.candidates", "counts, slots and their strides must be those that select writes")
+	}
+	if z.Pages != y.Pages || z.Counts != y.Counts || z.PagesBatchStride != y.PagesBatchStride || z.PagesListStride != y.PagesListStride || z.Slots != y.Slots {
+		c.fail("attend.pages", "counts, slots and their strides must be those that rerank writes")
+	}
+	if y.Cache.SeqLens != a.Score.Cache.SeqLens || y.Cache.Batch != a.Score.Cache.Batch || y.Cache.KVHeads != a.Score.Cache.KVHeads {
+		c.fail("rerank.cache", "must be that of score")
+	}
+}
