@@ -62,8 +62,12 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	if pool != "none" {
 		pool = fmt.Sprintf("%s %d", pool, k.Pool.Width)
 	}
-	line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
-	line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
+	if s.Cache.DType == specs.FP8 {
+		line("dropkv", "none: no kernel evicts from %s", s.Cache.DType)
+	} else {
+		line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
+		line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
+	}
 	line("targets", "%s", strings.Join(s.Targets, ", "))
 
 	fmt.Fprintf(w, "\nPage summary, one KV head    payload   of KV   stored   of KV\n")

@@ -34,6 +34,9 @@ var dropChainFamilies = []plan.Family{plan.DropObserve, plan.DropScore, plan.Dro
 
 // DropChainCandidates picks the links of a form, or of any form for "".
 func DropChainCandidates(p *plan.Plan, form plan.Form) (out []plan.Candidate, ok bool) {
+	if !p.Has(plan.DropCompact) {
+		return nil, false
+	}
 	for _, f := range dropChainFamilies {
 		if !p.Has(f) {
 			continue

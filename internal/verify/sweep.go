@@ -52,6 +52,7 @@ func Axes() []*specs.Spec {
 		add("bits", bits, func(s *specs.Spec) { s.Locks.BasisBits = bits })
 	}
 	add("dtype", "fp16", func(s *specs.Spec) { s.Cache.DType = "fp16" })
+	add("dtype", "fp8-e4m3", func(s *specs.Spec) { s.Cache.DType = specs.FP8 })
 	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
 		add("combine", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.Locks.Combine = rule })
 	}
