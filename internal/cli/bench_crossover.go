@@ -40,6 +40,10 @@ func (c *BenchCmd) store(ctx *Context, results []bench.Result) error {
 		return fmt.Errorf("bench --tables: a crossover of another rank or budget than the spec's does not belong into its table")
 	}
 	return c.crossed(func(s *specs.Spec) error {
+		list := bench.Crossovers(s, results)
+		if len(list) == 0 {
+			return fmt.Errorf("%s: the chain beside dense attention was not measured; kvloom bench %s --crossover measures it", s.Name, s.Name)
+		}
 		t, ok, err := specs.ReadTable(c.Tables, s.Name)
 		if err != nil {
 			return err
@@ -51,7 +55,7 @@ func (c *BenchCmd) store(ctx *Context, results []bench.Result) error {
 		case t.Device != last.Card:
 			return fmt.Errorf("%s: the table of %s in %s was tuned on %s, this is %s; tune here first", s.Name, s.Name, c.Tables, t.Device, last.Card)
 		}
-		t.Crossovers = bench.Crossovers(s, results)
+		t.Crossovers = list
 		if err := specs.WriteTable(c.Tables, t); err != nil {
 			return err
 		}
