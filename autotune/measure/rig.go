@@ -370,10 +370,6 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if err := r.Dev.Fill(ws, 0, max(workspace, 16)); err != nil {
 		return nil, err
 	}
-	p := r.Problem
-	if r.Spec.Locks.Rerank > 1 && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank)) {
-		p.Slots = int64(r.Spec.Candidates())
-	}
 	if work == Work(plan.DropCompact) {
 		p.Slots = int64(r.kept())
 	}
