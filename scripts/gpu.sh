@@ -51,8 +51,14 @@ sweep() {
 }
 sanitizer() {
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  spec=$OUT/rerank.yaml # what no model of the list asks for
+  printf '%s\n' 'name: rerank' 'attention: {query_heads: 8, kv_heads: 2, head_dim: 64}' 'cache: {page_size: 16}' \
+    'locks: {rank: 4, rerank: 2, budget_tokens: 128}' 'workloads: [{context: 1024, batch: 1}]' >"$spec"
   for tool in memcheck racecheck initcheck synccheck; do
-    for family in page_summary page_score page_select page_attend; do
+    beside "$tool-page_rerank" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify "$spec" --family page_rerank \
+      --device cuda --workloads quick
+    for family in page_summary page_score page_select page_attend \
+      drop_observe,drop_observe_score drop_score drop_pool,drop_allot,drop_select drop_compact; do
       beside "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
         --device cuda --workloads quick
     done
