@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 )
 
@@ -51,8 +50,9 @@ func Append(path string, results []Result) error {
 
 // Extension is what a run adds to a results file.
 type Extension struct {
-	path string
-	old  []byte // what the file held before the run
+	path    string
+	old     []byte // what the file held before the run
+	written int    // results of the run that the file has
 }
 
 // Extend begins an extension of a results file, which need not exist.
@@ -61,21 +61,51 @@ func Extend(path string) (*Extension, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("results: %w", err)
 	}
-	return &Extension{path, old}, nil
+	return &Extension{path: path, old: old}, nil
 }
 
-// Keep replaces the file, atomically, by what it held and the results of the run so far.
+// Keep makes the file hold what it held and the results of the run so far. The first results, and changes of those that it has, replace the
+// file in one step; further ones are appended, each by one write, for a run has hundreds and each replacement waits for the disk.
 func (f *Extension) Keep(results []Result) error {
+	if 0 < f.written && f.written < len(results) {
+		return f.append(results)
+	}
+	text, err := lines(results)
+	if err != nil {
+		return fmt.Errorf("results %s: %w", f.path, err)
+	}
+	f.written = len(results)
+	return writeFile(f.path, slices.Concat(f.old, text))
+}
+
+func (f *Extension) append(results []Result) (err error) {
+	text, err := lines(results[f.written:])
+	if err != nil {
+		return fmt.Errorf("results %s: %w", f.path, err)
+	}
+	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if _, err := file.Write(text); err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	f.written = len(results)
+	return nil
+}
+
+// lines are results as they stand in a file.
+func lines(results []Result) ([]byte, error) {
 	var b bytes.Buffer
-	b.Write(f.old)
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	for _, r := range results {
 		if err := e.Encode(r); err != nil {
-			return fmt.Errorf("results %s: %w", f.path, err)
+			return nil, err
 		}
 	}
-	return writeFile(f.path, b.Bytes())
+	return b.Bytes(), nil
 }
 
 func writeFile(path string, b []byte) error {
@@ -97,15 +127,19 @@ func writeFile(path string, b []byte) error {
 // Newest keeps the last line of each work on each card, in the order of first appearance.
 func Newest(results []Result) []Result {
 	var kept []Result
+	type key struct {
+		card string
+		work work
+	}
+	at := map[key]int{}
 	for _, r := range results {
-		i := slices.IndexFunc(kept, func(k Result) bool {
-			return k.Card == r.Card && k.Family == r.Family && reflect.DeepEqual(k.Shape, r.Shape)
-		})
-		if i >= 0 {
+		k := key{r.Card, work{r.Family, r.Shape}}
+		if i, ok := at[k]; ok {
 			kept[i] = r
-		} else {
-			kept = append(kept, r)
+			continue
 		}
+		at[k] = len(kept)
+		kept = append(kept, r)
 	}
 	return kept
 }
