@@ -39,6 +39,7 @@ var immaFirst = []immaChoice{
 	{8, 8, 1, 3, 1, 1, 4, true, false, true, 1},
 	{8, 8, 1, 3, 1, 1, 1, false, false, true, 1},
 	{8, 8, 1, 3, 1, 1, 1, true, false, true, 2},
+	{8, 12, 1, 3, 1, 1, 1, true, false, true, 1},
 }
 
 // immaShares are the ways to share a block's work: kv heads copied together (as parts of the most), warps, warps to a tile, rings, blocks
@@ -49,6 +50,7 @@ var immaShares = []struct {
 	blocks             int
 }{
 	{1, 8, 1, []int{2, 3, 4, 5, 6, 7}, 1},
+	{1, 12, 1, []int{3, 4}, 1},
 	{1, 16, 1, []int{4, 6}, 1},
 	{1, 16, 2, []int{2, 3, 4, 5}, 1},
 	{2, 4, 1, []int{2, 3}, 2},

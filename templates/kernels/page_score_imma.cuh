@@ -210,10 +210,23 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
   }
 }
 
+// Asks L2 for the queries of several requests, each block for a part: a block that comes to its next request does not wait for memory.
+template <class G>
+__device__ __forceinline__ void prefetch_queries(const PageScoreArgs& args) {
+  constexpr uint32_t kLines = (G::kHeadDim * 2 + 127) / 128;
+  const uint32_t heads = static_cast<uint32_t>(args.cache.kv_heads) * G::kGroup, lines = args.cache.batch * heads * kLines;
+  for (uint32_t i = blockIdx.x * 32 + threadIdx.x % 32; i < lines; i += gridDim.x * 32) {
+    const uint32_t row = i / kLines;
+    prefetch_l2(static_cast<const typename G::Element*>(args.q) + row / heads * args.q_batch_stride + row % heads * args.q_head_stride +
+                i % kLines * 64);
+  }
+}
+
 // The warp that sums the pages that are still filling, from their keys: (request, kv head) pairs dealt out to the blocks.
 template <class G>
 __device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
   const KvCache& cache = args.cache;
+  if (cache.batch > 1) prefetch_queries<G>(args);
   const uint32_t pairs = static_cast<uint32_t>(cache.batch) * cache.kv_heads;
   for (uint32_t pair = blockIdx.x; pair < pairs; pair += gridDim.x) {
     const int request = static_cast<int>(pair / cache.kv_heads), kv_head = static_cast<int>(pair % cache.kv_heads);
