@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	leadersMost   = 5    // of a contest, the default aside
-	leadersWithin = 0.02 // of the fastest, beyond its interval
-	roundSamples  = 5
+	leadersFastest = 3    // of a contest, by their first times
+	leadersFirst   = 5    // of a contest, by the fixed order: of those that may be as fast, one that stands before others is chosen
+	leadersWithin  = 0.02 // of the fastest, beyond its interval
+	roundSamples   = 5
 	// DefaultRounds is how often each leader is measured again: the fewest of which a signed-rank test at 5 % can be sure although one or two
 	// of them are disturbed.
 	DefaultRounds = 10
@@ -144,7 +145,9 @@ func indexOf(l *list, t store.Trial) int {
 	panic("BUG: autotune: no candidate " + t.Candidate.ID())
 }
 
-// leadersOf are the right trials that may be the fastest, the fastest first, with the default and what else has to be among them.
+// leadersOf are the right trials that contend: the fastest few, and of all that may be as fast the first few in the fixed order, for of those
+// that tie in the end the first is chosen; were only the fastest few asked, noise would decide which of many equal ones are. Beside them stand
+// the default and what else has to be among them. The fastest is first.
 func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial {
 	var right []store.Trial
 	for _, t := range trials {
@@ -153,13 +156,16 @@ func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial 
 		}
 	}
 	slices.SortStableFunc(right, func(a, b store.Trial) int { return cmp.Or(cmp.Compare(a.MedianUS, b.MedianUS), fixedOrder(a, b)) })
-	var leaders []store.Trial
-	for i, t := range right {
-		if i < leadersMost && t.LoUS <= right[0].HiUS*(1+leadersWithin) || t.Default || also(t) {
-			leaders = append(leaders, t)
-		}
+	near := slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool { return t.LoUS > right[0].HiUS*(1+leadersWithin) })
+	chosen := map[string]bool{}
+	for _, t := range near[:min(leadersFastest, len(near))] {
+		chosen[t.ID()] = true
 	}
-	return leaders
+	slices.SortStableFunc(near, fixedOrder)
+	for _, t := range near[:min(leadersFirst, len(near))] {
+		chosen[t.ID()] = true
+	}
+	return slices.DeleteFunc(right, func(t store.Trial) bool { return !chosen[t.ID()] && !t.Default && !also(t) })
 }
 
 // contestID is the same for the same leaders on one board, in whatever order: rounds of two boards are no pairs.

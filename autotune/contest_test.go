@@ -1,10 +1,13 @@
 package autotune
 
 import (
-	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
@@ -106,20 +109,29 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// Leaders are few, and the default is one of them however slow it is.
+// Leaders are few: the fastest three, the first five in the fixed order of those near them, and the default however slow it is.
 func TestLeaders(t *testing.T) {
 	var trials []store.Trial
-	for i := range 20 {
+	for i := range 40 {
 		us := 10 + 0.01*float64(i)
-		trials = append(trials, store.Trial{Class: store.OK, MedianUS: us, LoUS: us, HiUS: us, Candidate: plan.Candidate{Key: fmt.Sprint(i)}})
+		trials = append(trials, store.Trial{Class: store.OK, MedianUS: us, LoUS: us, HiUS: us, Candidate: plan.Candidate{Params: []plan.Param{{Name: "warps", Value: 100 - i}}}})
 	}
 	trials = append(trials, store.Trial{Class: store.OK, MedianUS: 20, LoUS: 20, HiUS: 20, Default: true}, store.Trial{Class: store.Wrong, MedianUS: 1})
 	leaders := leadersOf(trials, nobody)
-	if len(leaders) != leadersMost+1 || !leaders[leadersMost].Default || leaders[0].MedianUS != 10 {
-		t.Errorf("%d leaders, the first %g us, the last the default: %v", len(leaders), leaders[0].MedianUS, leaders[len(leaders)-1].Default)
+	var got []float64
+	for _, l := range leaders {
+		got = append(got, l.MedianUS)
 	}
-	if len(leaders) > 0 && contestID("b", leaders) != contestID("b", []store.Trial{leaders[5], leaders[0], leaders[1], leaders[2], leaders[3], leaders[4]}) {
+	if d := cmp.Diff([]float64{10, 10.01, 10.02, 10.16, 10.17, 10.18, 10.19, 10.2, 20}, got, cmpopts.EquateApprox(0, 1e-9)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	turned := slices.Clone(leaders)
+	slices.Reverse(turned)
+	if contestID("b", leaders) != contestID("b", turned) {
 		t.Error("the order of leaders changes the contest")
+	}
+	if got := leadersOf(trials[len(trials)-1:], nobody); len(got) != 0 {
+		t.Errorf("%d leaders of wrong ones", len(got))
 	}
 }
 
