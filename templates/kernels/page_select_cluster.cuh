@@ -69,6 +69,9 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+__host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
+__host__ __device__ constexpr int max_of(int a, int b) { return a < b ? b : a; }
+
 // Eighths of an octave from 0 up to the largest sum of HEADS shares, no eighth of which a sum passes.
 template <int HEADS>
 __host__ __device__ constexpr int top_eighth() {
@@ -214,6 +217,59 @@ __device__ __forceinline__ void find_cut(const int (&upto)[8], int need, Cut& cu
   cut = Cut{kShareBins - 1 - 8 * lane - bins, need - above, in};
 }
 
+// Waits for the histograms of all blocks. Warp 0 finds the cut, and announces its candidates where there are no more than `most`; warp 1
+// finds what blocks of lower rank count.
+template <int kCluster, class Memory>
+__device__ __forceinline__ void cut_by(Memory& sm, const uint16_t (*histograms)[kShareBins], uint32_t landed, uint64_t* candidates, int rank,
+                                       int left, int most) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (warp < 2) {
+    ptx::wait_cluster_barrier(landed, 0);
+    int upto[8];
+    sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
+    if (warp == 0) {
+      find_cut(upto, left, sm.cut);
+      __syncwarp();
+      // The other blocks' candidates may have landed already; the phase ends when all have.
+      if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(candidates, 8 * sm.cut.in_bin);
+    } else {
+      int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
+      to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
+      to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
+      if (lane == 0) sm.lower[kShareBins] = 0;
+    }
+  }
+  __syncthreads();
+}
+
+// How a bin is cut into 256 parts of equal width in the bits of a float: the parts' width is 2^step.
+__device__ __forceinline__ int part_step(float least, float above) {
+  return max(24 - __clz(min(__float_as_uint(above) - __float_as_uint(least), 1u << 28) - 1), 0);
+}
+
+// Cuts the bin [least, above) again. `values` is this thread's column of [turns][kThreads].
+template <int kThreads, int kCluster, class Memory>
+__device__ __forceinline__ void cut_bin(Memory& sm, const float* values, int turns, uint32_t landed, uint64_t* candidates, int rank,
+                                        float least, float above, int left) {
+  const int tid = threadIdx.x, step = part_step(least, above);
+  if (tid < kShareBins) sm.histogram[tid] = 0;
+  __syncthreads();
+  for (int i = 0; i < turns; ++i) {
+    const float v = values[i * kThreads];
+    if (v >= least && v < above) atomicAdd(&sm.histogram[min((__float_as_uint(v) - __float_as_uint(least)) >> step, kShareBins - 1u)], 1u);
+  }
+  __syncthreads();
+  send_histogram<kThreads, kCluster>(sm.histogram, sm.of_bin[rank], landed);
+  cut_by<kCluster>(sm, sm.of_bin, landed, candidates, rank, left, kMostCandidates);
+}
+
+// The same as a call: what seldom runs stays out of the way of what always does.
+template <int kThreads, int kCluster, class Memory>
+__device__ __noinline__ void cut_bin_call(Memory& sm, const float* values, int turns, uint32_t landed, uint64_t* candidates, int rank,
+                                          float least, float above, int left) {
+  cut_bin<kThreads, kCluster>(sm, values, turns, landed, candidates, rank, least, above, left);
+}
+
 }  // namespace select
 
 // The radix kernel as a call: inlined, its 50 KB of code would lie between the steps of the fast path, whose time is then spent on
@@ -223,10 +279,9 @@ __device__ __noinline__ void page_select_by_radix(const PageSelectArgs& args) {
   page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
 }
 
-// kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: rows of up to
-// kCluster * kThreads * kPages pages are read once.
-template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
-__device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
+// The body. kLong: rows may be longer than what threads keep.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, bool kLong>
+__device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& args) {
   using namespace select;
   static_assert(COMBINE == Combine::kShareAverage, "the other rules are the radix kernel's");
   static_assert(HEADS <= 16, "a thread keeps the references and masses of all heads in registers");
@@ -234,16 +289,19 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   constexpr int kWidth = padded(HEADS);
   constexpr int kWarps = kThreads / 32;
   constexpr int kCapacity = kCluster * kThreads * kPages;
+  // Where few registers are left, a call would save some of them in local memory.
+  constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;
   using Memory = ClusterShared<kWidth, kThreads, kCluster, kPages>;
   constexpr int kKept = kPages * HEADS <= 48 ? kPages : 48 / HEADS;  // pages in registers
   __shared__ __align__(8) uint64_t barriers[4];
   extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords] for the radix kernel; or Memory and the stash
   Memory& sm = *reinterpret_cast<Memory*>(buffer);
   float* const stash = reinterpret_cast<float*>(buffer + (sizeof(Memory) + 15) / 16 * 4) + threadIdx.x;  // [kPages - kKept, HEADS, kThreads]
-  constexpr int kUsed = (sizeof(Memory) + 15) / 16 * 4 + (kPages - kKept) * HEADS * kThreads;  // words
-  constexpr int kRoom = kBufferWords > kUsed ? kBufferWords - kUsed : 0;
-  constexpr int kExtra = (kRoom < kMostExtra ? kRoom : kMostExtra) / kThreads * kThreads;
-  float* const extra = stash + (kPages - kKept) * HEADS * kThreads;  // [kExtra / kThreads, kThreads] values of the pages that nobody keeps
+  // Values of this thread's pages, where they do not stay in registers; they take the stash's place. Every thread has its own column.
+  float* const values = stash;  // [kRows, kThreads]
+  constexpr int kRoom = (kBufferWords - static_cast<int>(sizeof(Memory) + 15) / 16 * 4) / kThreads, kStashed = (kPages - kKept) * HEADS;
+  constexpr int kRows = min_of(max_of(kRoom, kStashed), kPages + kMostExtra / kThreads);
+  static_assert(kRows >= kPages, "a row for each page that a thread keeps");
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int rank = ptx::cluster_rank<kCluster>();
@@ -307,7 +365,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   const int sinks = min(args.sink_pages, pages), recent = max(pages - args.recent_pages, sinks);
   const int need = slots - (sinks + pages - recent);  // pages that compete for what the forced ones leave
   const int end = min(limit, pages);
-  bool fits = pages > slots && need > 0 && width <= kThreads * kPages + kExtra && recent - sinks < 65536;
+  bool fits = pages > slots && need > 0 && width <= kThreads * (kLong ? kRows : kPages) && recent - sinks < 65536;
   const int turns = (end - begin + kThreads - 1) / kThreads;  // steps of kThreads pages; below 1 where the block has none
   if (fits) {
     // 2^(s log2 e - shift) in one rounding: the rounding of the shift is in the mass as well. Any NaN makes the mass NaN.
@@ -338,12 +396,14 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
       }
       __syncwarp();
     }
+    if constexpr (kLong) {
 #pragma unroll 2
-    for (int i = kPages; i < turns; ++i) {
-      const int page = begin + i * kThreads + tid;
-      const float* from = scores + page;
+      for (int i = kPages; i < turns; ++i) {
+        const int page = begin + i * kThreads + tid;
+        const float* from = scores + page;
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) mass[h] += exponential(load_score(from, page < end), h);
+        for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) mass[h] += exponential(load_score(from, page < end), h);
+      }
     }
     {
       const float of_warp = warp_sums<kWidth>(mass);
@@ -383,7 +443,7 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
           atomicAdd(&sm.histogram[share_bin<HEADS>(value[i])], 1u);
         }
       }
-      if (turns > kPages) {
+      if constexpr (kLong) {
         const float again = -kLog2E * fmaxf(load_score(row, true), load_score(row + min(1, args.max_pages - 1), true));
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) shift[h] = __shfl_sync(reduce::kFullWarp, again, h);  // read again: few registers are left
@@ -396,53 +456,28 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
 #pragma unroll
           for (int h = 0; h < HEADS; ++h, from += args.score_head_stride)
             v += multiply_flushed(exponential(load_score(from, competes), h), unit[h]);
-          extra[(i - kPages) * kThreads] = v;
+          values[i * kThreads] = v;
           if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(v)], 1u);
         }
       }
       __syncthreads();
       send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[rank], counts_in);
-      // Warp 0 finds the cut, warp 1 what blocks of lower rank count.
-      const auto cut_by = [&](const uint16_t (*histograms)[kShareBins], uint32_t barrier, int left, int most) {
-        if (warp < 2) {
-          ptx::wait_cluster_barrier(barrier, 0);
-          int upto[8];
-          sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
-          if (warp == 0) {
-            find_cut(upto, left, sm.cut);
-            __syncwarp();
-            // The other blocks' candidates may have landed already; the phase ends when all have.
-            if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(&barriers[2], 8 * sm.cut.in_bin);
-          } else {
-            int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
-            to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
-            to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
-            if (lane == 0) sm.lower[kShareBins] = 0;
-          }
-        }
-        __syncthreads();
-      };
-      cut_by(sm.histograms, counts_in, need, kFewCandidates);
+      cut_by<kCluster>(sm, sm.histograms, counts_in, &barriers[2], rank, need, kFewCandidates);
       Cut cut = sm.cut;
       int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
       bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
       float least = bin_begin<HEADS>(max(cut.bin, 1)), above = bin_begin<HEADS>(cut.bin + 1);
       fits = cut.bin > 0;
       if (fits && !whole && cut.in_bin > kFewCandidates) {
-        // The bin again, in parts of equal width in the bits of a float.
-        const uint32_t from = __float_as_uint(least), span = min(__float_as_uint(above) - from, 1u << 28);
-        const int step = max(24 - __clz(span - 1), 0);
-        const auto count = [&](float v) {
-          if (v >= least && v < above) atomicAdd(&sm.histogram[min((__float_as_uint(v) - from) >> step, kShareBins - 1u)], 1u);
-        };
-        if (tid < kShareBins) sm.histogram[tid] = 0;
-        __syncthreads();
 #pragma unroll
-        for (int i = 0; i < kPages; ++i) count(value[i]);
-        for (int i = kPages; i < turns; ++i) count(extra[(i - kPages) * kThreads]);
-        __syncthreads();
-        send_histogram<kThreads, kCluster>(sm.histogram, sm.of_bin[rank], bin_in);
-        cut_by(sm.of_bin, bin_in, cut.left, kMostCandidates);
+        for (int i = 0; i < kPages; ++i) values[i * kThreads] = value[i];
+        if constexpr (kCalls) {
+          cut_bin_call<kThreads, kCluster>(sm, values, turns, bin_in, &barriers[2], rank, least, above, cut.left);
+        } else {
+          cut_bin<kThreads, kCluster>(sm, values, turns, bin_in, &barriers[2], rank, least, above, cut.left);
+        }
+        const uint32_t from = __float_as_uint(least);
+        const int step = part_step(least, above);
         cut = sm.cut;
         const int lower_before = lower_above;
         lower_above += sm.lower[cut.bin + 1];
@@ -475,8 +510,10 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
           if (begin + i * kThreads >= end) break;
           classify(i, value[i]);
         }
+        if constexpr (kLong) {
 #pragma unroll 1
-        for (int i = kPages; i < turns; ++i) classify(i, extra[(i - kPages) * kThreads]);
+          for (int i = kPages; i < turns; ++i) classify(i, values[i * kThreads]);
+        }
         if (tid == 0) sm.before = min(begin, sinks) + max(begin - recent, 0) + lower_above + (whole ? lower_in_bin : 0);
         if (blocks)  // while the other blocks' candidates are on their way
           for (; fetched != 0; fetched &= fetched - 1)
@@ -531,12 +568,29 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
     if constexpr (kPages > kKept) ptx::wait_copies<0>();
     __syncthreads();
   }
-  // Where few registers are left, a call would save some of them in local memory.
-  if constexpr (kThreads <= 512 && kCluster <= 8) {
+  if constexpr (kCalls) {
     page_select_by_radix<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords>(args);
   } else {
     page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
   }
+}
+
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __noinline__ void page_select_long(const PageSelectArgs& args) {
+  page_select_in_cluster<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, true>(args);
+}
+
+// kPages is how many pages of the row a thread keeps, as many as registers allow there and the others in shared memory: rows of up to
+// kCluster * kThreads * kPages pages are read once. Longer ones are read twice, by code of their own that does not lie in the way.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
+  if constexpr (kThreads <= 512 && kCluster <= 8) {  // as for the radix kernel: where a call saves nothing in local memory
+    if (args.max_pages > kCluster * kThreads * kPages) {
+      page_select_long<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
+      return;
+    }
+  }
+  page_select_in_cluster<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, false>(args);
 }
 
 }  // namespace kvloom
