@@ -147,7 +147,7 @@ func indexOf(l *list, t store.Trial) int {
 
 // leadersOf are the right trials that contend: the fastest few, and of all that may be as fast the first few in the fixed order, for of those
 // that tie in the end the first is chosen; were only the fastest few asked, noise would decide which of many equal ones are. Beside them stand
-// the default and what else has to be among them. The fastest is first.
+// the default and what else has to be among them, unless it is so much slower that no drift explains it. The fastest is first.
 func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial {
 	var right []store.Trial
 	for _, t := range trials {
@@ -165,7 +165,10 @@ func leadersOf(trials []store.Trial, also func(store.Trial) bool) []store.Trial 
 	for _, t := range near[:min(leadersFirst, len(near))] {
 		chosen[t.ID()] = true
 	}
-	return slices.DeleteFunc(right, func(t store.Trial) bool { return !chosen[t.ID()] && !t.Default && !also(t) })
+	return slices.DeleteFunc(slices.Clone(right), func(t store.Trial) bool {
+		asked := (t.Default || also(t)) && outrunShare*t.LoUS <= right[0].HiUS
+		return !chosen[t.ID()] && !asked
+	})
 }
 
 // contestID is the same for the same leaders on one board, in whatever order: rounds of two boards are no pairs.

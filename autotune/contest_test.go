@@ -109,21 +109,25 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// Leaders are few: the fastest three, the first five in the fixed order of those near them, and the default however slow it is.
+// Leaders are few: the fastest three, the first five in the fixed order of those near them, and the default unless it is slower by more than any drift.
 func TestLeaders(t *testing.T) {
 	var trials []store.Trial
 	for i := range 40 {
 		us := 10 + 0.01*float64(i)
 		trials = append(trials, store.Trial{Class: store.OK, MedianUS: us, LoUS: us, HiUS: us, Candidate: plan.Candidate{Params: []plan.Param{{Name: "warps", Value: 100 - i}}}})
 	}
-	trials = append(trials, store.Trial{Class: store.OK, MedianUS: 20, LoUS: 20, HiUS: 20, Default: true}, store.Trial{Class: store.Wrong, MedianUS: 1})
+	trials = append(trials, store.Trial{Class: store.OK, MedianUS: 11, LoUS: 11, HiUS: 11, Default: true}, store.Trial{Class: store.Wrong, MedianUS: 1})
 	leaders := leadersOf(trials, nobody)
 	var got []float64
 	for _, l := range leaders {
 		got = append(got, l.MedianUS)
 	}
-	if d := cmp.Diff([]float64{10, 10.01, 10.02, 10.16, 10.17, 10.18, 10.19, 10.2, 20}, got, cmpopts.EquateApprox(0, 1e-9)); d != "" {
+	if d := cmp.Diff([]float64{10, 10.01, 10.02, 10.16, 10.17, 10.18, 10.19, 10.2, 11}, got, cmpopts.EquateApprox(0, 1e-9)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	trials[40].MedianUS, trials[40].LoUS, trials[40].HiUS = 11.2, 11.2, 11.2
+	if got := leadersOf(trials, nobody); len(got) != 8 || got[7].Default {
+		t.Errorf("%d leaders, the default at 1.12 times the best among them: %v", len(got), got[len(got)-1].Default)
 	}
 	turned := slices.Clone(leaders)
 	slices.Reverse(turned)
