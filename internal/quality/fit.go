@@ -112,7 +112,7 @@ func (f *fitting) setting(m Method, form reference.Form) Setting {
 func (f *fitting) stored(form reference.Form) reference.PageLocal {
 	summaries := f.summarised(wanted{form.Weighted, form.Pages})
 	rest := f.paged[len(summaries)*form.Pages*f.page*f.l.dim:]
-	return reference.NewStored(summaries, form, f.centre(), rest)
+	return reference.NewStored(summaries, form, f.l.dim, f.page, f.centre(), rest)
 }
 
 // centre is the mean key that 4-bit centroids are centred on.

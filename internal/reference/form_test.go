@@ -72,7 +72,7 @@ func TestStored(t *testing.T) {
 	f.Pages = 2
 	pair := Summarise(keys[:2*page*d], Shape{HeadDim: d, PageSize: 2 * page, Rank: 15, BasisBits: 16})
 	f.Rank = 15
-	s := NewStored([]Summary{pair}, f, nil, keys[2*page*d:])
+	s := NewStored([]Summary{pair}, f, d, page, nil, keys[2*page*d:])
 	q, scores := keys[:d], make([]float64, 3)
 	s.Score(scores, q, Logits{Scale: 0.125})
 	whole, _ := pair.Stored(f, nil).Score(q, Logits{Scale: 0.125})

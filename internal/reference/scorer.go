@@ -22,16 +22,15 @@ type PageLocal struct {
 // NewPageLocal keeps the first rank directions of summaries of at least that rank. Bits is the width of the basis, with 8-bit
 // centroids and coefficients; 0 leaves everything unquantised.
 func NewPageLocal(summaries []Summary, rank, bits int) PageLocal {
-	return NewStored(summaries, PlainForm(rank, bits), nil, nil)
+	return NewStored(summaries, PlainForm(rank, bits), summaries[0].HeadDim, summaries[0].PageSize, nil, nil)
 }
 
-// NewStored keeps summaries of at least the form's rank in the form, each of f.Pages pages. Centre is as in Summary.Stored; rest are
+// NewStored keeps summaries of at least the form's rank in the form, each of f.Pages pages of page tokens. Centre is as in Summary.Stored; rest are
 // the keys [page, token, dim] of complete pages behind the last summary, fewer than f.Pages of them, which are scored exactly.
-func NewStored(summaries []Summary, f Form, centre, rest []float64) PageLocal {
-	s := PageLocal{form: f, rest: rest}
+func NewStored(summaries []Summary, f Form, dim, page int, centre, rest []float64) PageLocal {
+	s := PageLocal{form: f, dim: dim, page: page, rest: rest}
 	for _, full := range summaries {
 		s.summaries = append(s.summaries, full.Stored(f, centre))
-		s.dim, s.page = full.HeadDim, full.PageSize/f.Pages
 	}
 	return s
 }
