@@ -77,6 +77,7 @@ var works = []struct {
 	{string(plan.PageRerank), plan.PageRerank},
 	{string(plan.DropObserve), plan.DropObserve},
 	{string(plan.DropScore), plan.DropScore},
+	{string(plan.DropObserveScore), plan.DropObserveScore},
 	{string(plan.DropPool), plan.DropPool},
 	{string(plan.DropAllot), plan.DropAllot},
 	{string(plan.DropSelect), plan.DropSelect},

@@ -421,6 +421,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.observeStep(fn, l, ws)
 	case Work(plan.DropScore):
 		return r.dropScoreStep(fn, l)
+	case Work(plan.DropObserveScore):
+		return r.observeScoreStep(fn, l, ws)
 	case Work(plan.DropPool):
 		return r.poolStep(fn, l)
 	case Work(plan.DropAllot):

@@ -192,6 +192,26 @@ func (r *Rig) dropScoreStep(fn device.Function, l *device.Launch) (*Step, error)
 	}}, nil
 }
 
+func (r *Rig) observeScoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needPool(true); err != nil {
+		return nil, err
+	}
+	if err := r.needWindow(); err != nil {
+		return nil, err
+	}
+	if err := r.needTokenScores(); err != nil {
+		return nil, err
+	}
+	p, d, w, tokens := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.Spec.DropKV.Window), r.tokens()
+	args := make([]kernel.DropObserveScoreArgs, 1)
+	return &Step{Sets: r.pool.n, launch: func(i int) error {
+		args[0] = kernel.DropObserveScoreArgs{Cache: r.dropCache(i), Q: r.drop.q, Scores: r.drop.scores.at(i), Workspace: ws,
+			QBatchStride: p.QHeads * w * d, QHeadStride: w * d, QRowStride: d, ScoreBatchStride: p.KVHeads * tokens, ScoreHeadStride: tokens,
+			SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), Eps: float32(r.Spec.DropKV.Eps)}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
 func (r *Rig) poolStep(fn device.Function, l *device.Launch) (*Step, error) {
 	if err := r.needTokenScores(); err != nil {
 		return nil, err

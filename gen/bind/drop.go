@@ -80,6 +80,20 @@ read once while the window's rows fit shared memory.`,
 		},
 	},
 	{
+		stem: plan.DropObserveScore, function: "DropObserveScore",
+		doc: `scores every token as DropObserve and DropScore do, in one launch, for prompts of which neither log-sum-exps nor outputs are at
+hand. Sums meet in no fixed order: scores differ in last bits from run to run.`,
+		args:   `fills in dense q [batch, q head, Window, dim] and scores [batch, kv head, max tokens]. workspace is zeroed once.`,
+		params: []jen.Code{cacheParam(), ptrs("q", "scores", "workspace")},
+		fill: func(pkg) jen.Dict {
+			d := jen.Dict{}
+			same(d, [2]string{"Cache", "cache"}, [2]string{"Q", "q"}, [2]string{"Scores", "scores"}, [2]string{"Workspace", "workspace"}, [2]string{"Eps", "Eps"})
+			windowStrides(d, "Q")
+			tokenStrides(d, "Score")
+			return logits(d)
+		},
+	},
+	{
 		stem: plan.DropPool, function: "DropPool",
 		doc: `smooths scores along the sequence, over the tokens before the window, and sets pinned tokens to +inf: the window and the first
 SinkTokens.`,

@@ -10,18 +10,24 @@ import (
 const (
 	DropObserve Family = "drop_observe"
 	DropScore   Family = "drop_score"
-	DropPool    Family = "drop_pool"
-	DropAllot   Family = "drop_allot"
-	DropSelect  Family = "drop_select"
-	DropCompact Family = "drop_compact"
+	// DropObserveScore is both in one launch, where DropKV is fast.
+	DropObserveScore Family = "drop_observe_score"
+	DropPool         Family = "drop_pool"
+	DropAllot        Family = "drop_allot"
+	DropSelect       Family = "drop_select"
+	DropCompact      Family = "drop_compact"
 )
 
 // dropFamilies are those that a spec's eviction needs: streaming scores nothing, snapkv and value_norm use the log-sum-exp of
-// drop_observe alone, and only adaptive budgets are allotted.
-func dropFamilies(s *specs.Spec) []Family {
+// drop_observe alone, and only adaptive budgets are allotted. drop_observe_score is an alternative to the two before it.
+func dropFamilies(s *specs.Spec, t Target) []Family {
 	var list []Family
 	if s.DropKV.Rule != "streaming" {
-		list = append(list, DropObserve, DropScore, DropPool)
+		list = append(list, DropObserve, DropScore)
+		if dropFuses(s, t) {
+			list = append(list, DropObserveScore)
+		}
+		list = append(list, DropPool)
 		if s.DropKV.HeadBudgets.Kind == "adaptive" {
 			list = append(list, DropAllot)
 		}

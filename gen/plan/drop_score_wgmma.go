@@ -7,23 +7,13 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// dropWgmmaShape is one choice of the tuner: warpgroups of a block, blocks an SM holds, tiles of 64 tokens in each group's ring, and
-// how they come: drop::Copy.
+// dropWgmmaShape is one choice of the tuner: warpgroups of a block, blocks an SM holds, and tiles of 64 tokens in each group's ring.
 type dropWgmmaShape struct {
-	groups, blocks, stages, copy int
+	groups, blocks, stages int
 }
 
-// The ways to copy a tile, as in drop::Copy.
-const (
-	copyPieces = iota
-	copyRuns
-)
-
-var dropCopies = [...]string{"kPieces", "kRuns"}
-
 var dropWgmmaShapes = []dropWgmmaShape{
-	{1, 2, 4, copyRuns}, {1, 2, 4, copyPieces}, {1, 2, 3, copyRuns}, {1, 2, 3, copyPieces}, {2, 1, 5, copyRuns}, {2, 1, 5, copyPieces},
-	{2, 1, 6, copyRuns}, {2, 1, 4, copyRuns}, {2, 1, 3, copyRuns}, {2, 1, 3, copyPieces}, {2, 1, 2, copyRuns}, {1, 1, 5, copyRuns}, {1, 2, 2, copyRuns}, {1, 3, 2, copyRuns},
+	{1, 2, 4}, {2, 1, 5}, {1, 2, 3}, {2, 1, 4}, {3, 1, 3}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
@@ -94,7 +84,7 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 	return Candidate{
 		Family: DropScore, Form: Hopper, Arch: t.Arch,
 		Key:       dropKey(s),
-		Params:    []Param{{"groups", shape.groups}, {"blocks", shape.blocks}, {"stages", shape.stages}, {"copy", shape.copy}},
+		Params:    []Param{{"groups", shape.groups}, {"blocks", shape.blocks}, {"stages", shape.stages}},
 		Entry:     string(DropScore),
 		MinBlocks: shape.blocks,
 		Header:    "kernels/drop_score_wgmma.cuh", Kernel: "kvloom::drop_score_wgmma",
@@ -111,7 +101,6 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kRowTiles", fmt.Sprint(rowTiles)},
 			{"kSplits", fmt.Sprint(dropScoreSplits(s))},
-			{"COPY", "kvloom::drop::Copy::" + dropCopies[shape.copy]},
 			{"kDependent", "true"},
 		},
 		Geometry: launch.Geometry{

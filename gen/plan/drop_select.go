@@ -14,7 +14,7 @@ var dropPoolKinds = map[string]string{"max": "kMax", "avg": "kAverage", "none": 
 var dropPoolShapes = []struct {
 	form          Form
 	threads, each int
-}{{Hopper, 256, 4}, {Hopper, 512, 2}, {Hopper, 256, 8}, {Portable, 256, 4}, {Portable, 256, 2}}
+}{{Hopper, 256, 8}, {Hopper, 256, 4}, {Portable, 256, 4}, {Portable, 256, 2}}
 
 func planDropPool(s *specs.Spec, t Target) FamilyPlan {
 	k := s.DropKV
@@ -55,7 +55,7 @@ func planDropPool(s *specs.Spec, t Target) FamilyPlan {
 
 // dropSelectShapes, the default of each form first.
 var dropSelectShapes = []selectShape{
-	{Hopper, 512, 8}, {Hopper, 1024, 8}, {Hopper, 1024, 4}, {Hopper, 512, 16}, {Hopper, 1024, 1},
+	{Hopper, 1024, 8}, {Hopper, 512, 8}, {Hopper, 1024, 4}, {Hopper, 1024, 1},
 	{Portable, 1024, 1}, {Portable, 512, 1},
 }
 
@@ -125,7 +125,7 @@ func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
 var dropCompactShapes = []struct {
 	form          Form
 	threads, each int
-}{{Hopper, 256, 4}, {Hopper, 256, 2}, {Hopper, 512, 2}, {Portable, 256, 4}, {Portable, 256, 1}}
+}{{Hopper, 256, 1}, {Hopper, 128, 1}, {Hopper, 256, 2}, {Hopper, 256, 4}, {Portable, 256, 1}, {Portable, 256, 4}}
 
 func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
 	d := int64(s.Attention.HeadDim)

@@ -23,6 +23,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planDropObserve(s, t)
 	case DropScore:
 		return planDropScore(s, t)
+	case DropObserveScore:
+		return planDropObserveScore(s, t)
 	case DropPool:
 		return planDropPool(s, t)
 	case DropAllot:

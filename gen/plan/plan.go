@@ -144,7 +144,7 @@ func New(s *specs.Spec, t Target) *Plan {
 	if s.Locks.Rerank > 1 {
 		p.Families = append(p.Families, planPageRerank(s, t))
 	}
-	for _, f := range dropFamilies(s) {
+	for _, f := range dropFamilies(s, t) {
 		p.Families = append(p.Families, ForFamily(f, s, t))
 	}
 	return p

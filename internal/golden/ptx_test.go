@@ -70,16 +70,17 @@ var properties = []property{
 
 // argsBytes is what the caller hands over; the kernel's one parameter has that size.
 var argsBytes = map[plan.Family]uintptr{
-	plan.PageSummary: unsafe.Sizeof(kernel.PageSummaryArgs{}),
-	plan.PageScore:   unsafe.Sizeof(kernel.PageScoreArgs{}),
-	plan.PageSelect:  unsafe.Sizeof(kernel.PageSelectArgs{}),
-	plan.PageAttend:  unsafe.Sizeof(kernel.PageAttendArgs{}),
-	plan.DropObserve: unsafe.Sizeof(kernel.DropObserveArgs{}),
-	plan.DropScore:   unsafe.Sizeof(kernel.DropScoreArgs{}),
-	plan.DropPool:    unsafe.Sizeof(kernel.DropPoolArgs{}),
-	plan.DropAllot:   unsafe.Sizeof(kernel.DropAllotArgs{}),
-	plan.DropSelect:  unsafe.Sizeof(kernel.DropSelectArgs{}),
-	plan.DropCompact: unsafe.Sizeof(kernel.DropCompactArgs{}),
+	plan.PageSummary:      unsafe.Sizeof(kernel.PageSummaryArgs{}),
+	plan.PageScore:        unsafe.Sizeof(kernel.PageScoreArgs{}),
+	plan.PageSelect:       unsafe.Sizeof(kernel.PageSelectArgs{}),
+	plan.PageAttend:       unsafe.Sizeof(kernel.PageAttendArgs{}),
+	plan.DropObserve:      unsafe.Sizeof(kernel.DropObserveArgs{}),
+	plan.DropScore:        unsafe.Sizeof(kernel.DropScoreArgs{}),
+	plan.DropObserveScore: unsafe.Sizeof(kernel.DropObserveScoreArgs{}),
+	plan.DropPool:         unsafe.Sizeof(kernel.DropPoolArgs{}),
+	plan.DropAllot:        unsafe.Sizeof(kernel.DropAllotArgs{}),
+	plan.DropSelect:       unsafe.Sizeof(kernel.DropSelectArgs{}),
+	plan.DropCompact:      unsafe.Sizeof(kernel.DropCompactArgs{}),
 }
 
 // TestPTX compiles what common shapes run by default, and the first bulk candidate of page_score, and looks at the code.

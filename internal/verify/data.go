@@ -81,7 +81,7 @@ func (f *filler) keys(out []uint16, page, head int) {
 	d, tokens := f.p.Cache.HeadDim, f.p.Cache.PageSize
 	x := make([]float64, len(out))
 	switch f.p.Case.Data {
-	case Random, Wide, Dominant, NotFinite:
+	case Random, Wide, Dominant, Rising, NotFinite:
 		f.lowRankPlusNoise(x, d, tokens)
 	case Extreme:
 		for i := range x {

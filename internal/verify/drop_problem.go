@@ -48,6 +48,8 @@ func NewDropProblem(s *specs.Spec, c Case, seed uint64) (*DropProblem, error) {
 	case Dominant:
 		p.dominate()
 		p.Scoring.DotNoise = 0
+	case Rising:
+		p.rise()
 	case NotFinite:
 		p.spoil()
 	}
@@ -104,6 +106,31 @@ func (p *DropProblem) dominate() {
 		}
 	}
 }
+
+// rise adds a component that all queries share, and to token j of n from 64 on what makes its logits risenBy * j/n larger.
+func (p *DropProblem) rise() {
+	c := p.Cache
+	for i := range p.Window.Bits {
+		if i%c.HeadDim == 0 {
+			p.Window.Bits[i] = c.DType.Bits(8)
+		}
+	}
+	for b, n := range c.SeqLens {
+		for page := range c.Pages(int(n)) {
+			for h := range c.KVHeads {
+				keys := c.BlockKeys(c.Block(b, page), h)
+				for i := range c.TokensIn(page, int(n)) {
+					if j := page*c.PageSize + i; j >= 64 {
+						keys[i*c.HeadDim] = c.DType.Bits(risenBy * float64(j) / float64(n) / (8 * p.Logits.Scale))
+					}
+				}
+			}
+		}
+	}
+}
+
+// risenBy is in nats: twice what 16 bits of a logit hold above their reference.
+const risenBy = 50
 
 // dominantToken is where: not in the first tile's first row, far from every window.
 const dominantToken = 5

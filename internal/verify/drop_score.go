@@ -245,15 +245,15 @@ func (r *dropScoreRun) give(heads []dropHead) error {
 
 func (r *dropScoreRun) compare(t *Tally, at, b, head int, got []float32, want reference.DropScores) {
 	for j, w := range want.Score {
-		t.Add(dropError(float64(got[j]), w, want.Noise[j]), DropScoreBound, func() string {
+		t.Add(dropError(float64(got[j]), w, want.Noise[j], DropScoreBound), DropScoreBound, func() string {
 			return fmt.Sprintf("launch %d, request %d, KV head %d, token %d: %g, reference %g, noise %g", at, b, head, j, got[j], w, want.Noise[j])
 		})
 	}
 }
 
-// dropError is the distance of a score from the reference's, relative to the score and its noise. Equal infinities and two NaN are
+// dropError is the distance of a score from the reference's, relative to the score and, as bound has it, its noise. Equal infinities and two NaN are
 // no distance. A reference noise that is not finite, of values that are not, asks only that the score be not finite either.
-func dropError(got, want, noise float64) float64 {
+func dropError(got, want, noise, bound float64) float64 {
 	switch {
 	case math.IsNaN(got) && math.IsNaN(want), got == want:
 		return 0
@@ -262,5 +262,5 @@ func dropError(got, want, noise float64) float64 {
 	case math.IsNaN(got) || math.IsNaN(want):
 		return math.Inf(1)
 	}
-	return math.Abs(got-want) / (math.Abs(want) + noise/DropScoreBound)
+	return math.Abs(got-want) / (math.Abs(want) + noise/bound)
 }

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -101,6 +102,39 @@ func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShap
 func TestDropObserveOnSimulator(t *testing.T) { onDropShapes(t, plan.DropObserve, dropShapes) }
 
 func TestDropObserveResources(t *testing.T) { noSpills(t, plan.DropObserve, dropShapes) }
+
+// fusedShapes differ in every compile-time constant of drop_observe_score.
+var fusedShapes = []dropShape{
+	{"llama", "the shape of the fused bar", 128, 16, 4, 8, "bf16", "dropkv", fast, nil},
+	{"d64 g7 fp16", "56 rows, a softcap, pages of a fragment of a run", 64, 4, 7, 8, "fp16", "dropkv", func(s *specs.Spec) { fast(s); softcap(s) }, append([]string{"rising logits"}, few...)},
+	{"g1 w5", "5 rows of 8, pages longer than a tile", 128, 128, 1, 5, "bf16", "dropkv", fast, append([]string{"rising logits", "values not finite"}, few...)},
+}
+
+// fusedCandidates are the first one and one that keeps no logits.
+func fusedCandidates(s *specs.Spec) []plan.Candidate {
+	list := plan.ForFamily(plan.DropObserveScore, s, plan.Targets["sm_90a"]).Candidates
+	return []plan.Candidate{list[0], list[slices.IndexFunc(list, func(c plan.Candidate) bool { return c.Param("keep") == 0 })]}
+}
+
+func TestDropObserveScoreOnSimulator(t *testing.T) {
+	for _, d := range fusedShapes {
+		t.Run(d.name, func(t *testing.T) { onSimulator(t, d.spec(), d.reason, fusedCandidates(d.spec()), d.cases) })
+	}
+}
+
+func TestDropObserveScoreResources(t *testing.T) {
+	for _, d := range fusedShapes {
+		for _, c := range fusedCandidates(d.spec()) {
+			src, err := render.Candidate(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := nvrtctest.Compile(t, src).Resources; r.SpillStores+r.SpillLoads+r.StackBytes > 0 {
+				t.Errorf("%s (%s): %s", c.ID(), d.name, r)
+			}
+		}
+	}
+}
 
 // valueShapes differ in what the families over token values depend on.
 var valueShapes = []dropShape{

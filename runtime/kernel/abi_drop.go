@@ -44,6 +44,23 @@ type DropScoreArgs struct {
 	_                int32
 }
 
+// DropObserveScoreArgs scores every token from keys, values and queries alone: DropObserve and DropScore in one launch.
+type DropObserveScoreArgs struct {
+	Cache            KVCache
+	Q                device.Ptr // [batch, q head, window, dim], cache dtype
+	Scores           device.Ptr // f32 [batch, kv head, token]
+	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	QBatchStride     int64      // elements
+	QHeadStride      int64
+	QRowStride       int64
+	ScoreBatchStride int64
+	ScoreHeadStride  int64
+	SoftmaxScale     float32
+	LogitSoftcap     float32
+	Eps              float32
+	_                int32
+}
+
 // DropPoolArgs smooths scores along the sequence; pinned tokens become +inf.
 type DropPoolArgs struct {
 	Scores            device.Ptr // f32 [batch, kv head, token]

@@ -44,7 +44,7 @@ func assertions() string {
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
 		{"KvFetch", reflect.TypeFor[KVFetch]()}, {"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
 		{"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()},
-		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
+		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropObserveScoreArgs", reflect.TypeFor[DropObserveScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
 		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},
 		{"DropCompactArgs", reflect.TypeFor[DropCompactArgs]()},
 	} {

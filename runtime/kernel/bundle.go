@@ -115,10 +115,12 @@ const (
 
 	DropObserve = "drop_observe"
 	DropScore   = "drop_score"
-	DropPool    = "drop_pool"
-	DropAllot   = "drop_allot"
-	DropSelect  = "drop_select"
-	DropCompact = "drop_compact"
+	// DropObserveScore does both, where the spec is fast; see Set.Fuses.
+	DropObserveScore = "drop_observe_score"
+	DropPool         = "drop_pool"
+	DropAllot        = "drop_allot"
+	DropSelect       = "drop_select"
+	DropCompact      = "drop_compact"
 )
 
 // Work is what one launch function does, with its kernel for each tuned workload. Kernels are indices into Bundle.Kernels.

@@ -98,6 +98,26 @@ func (s *Set) CheckDropScore(a *DropScoreArgs) error {
 	return c.result()
 }
 
+// CheckDropObserveScore tells the first argument that the kernel would trip over.
+func (s *Set) CheckDropObserveScore(a *DropObserveScoreArgs) error {
+	if a == nil {
+		return &ArgumentError{DropObserveScore, "arguments", "are nil"}
+	}
+	c, m := checker{work: DropObserveScore}, &s.bundle.Model
+	c.dropCache(m, &a.Cache, true)
+	c.window(m, &a.Cache, a.Q, a.QBatchStride, a.QHeadStride, a.QRowStride)
+	tokens := int64(a.Cache.MaxPages) * int64(m.PageSize)
+	c.ptr("scores", a.Scores, 4)
+	c.stride("score_batch_stride", a.ScoreBatchStride, tokens, 1, int(a.Cache.Batch))
+	c.stride("score_head_stride", a.ScoreHeadStride, tokens, 1, int(a.Cache.KVHeads))
+	c.ptr("workspace", a.Workspace, vectorBytes)
+	c.logits(m, a.SoftmaxScale, a.LogitSoftcap)
+	if !(a.Eps > 0) || a.Eps > 0.01 {
+		c.fail("eps", "is %g; allowed: above 0 and up to 0.01 (the spec's is %g)", a.Eps, m.Drop.Eps)
+	}
+	return c.result()
+}
+
 // CheckDropPool tells the first argument that the kernel would trip over.
 func (s *Set) CheckDropPool(a *DropPoolArgs) error {
 	if a == nil {

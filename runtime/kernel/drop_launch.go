@@ -26,6 +26,18 @@ func (s *Set) DropScore(st device.Stream, a *DropScoreArgs, w Workload) error {
 	return s.run(st, dropScoreWork, w, s.problem(&a.Cache), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
 }
 
+// DropObserveScore scores every token from keys, values and queries alone: what DropObserve and DropScore do, in one launch, to the
+// accuracy of fast precision and not bit for bit the same from run to run. Only bundles that Fuses reports have it.
+func (s *Set) DropObserveScore(st device.Stream, a *DropObserveScoreArgs, w Workload) error {
+	if err := s.CheckDropObserveScore(a); err != nil {
+		return err
+	}
+	return s.run(st, dropObserveScoreWork, w, s.problem(&a.Cache), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// Fuses reports whether DropObserveScore is there to take the place of DropObserve and DropScore.
+func (s *Set) Fuses() bool { return s.works[dropObserveScoreWork] != nil }
+
 // DropPool smooths scores along the sequence and marks pinned tokens.
 func (s *Set) DropPool(st device.Stream, a *DropPoolArgs, w Workload) error {
 	if err := s.CheckDropPool(a); err != nil {

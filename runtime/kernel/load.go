@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact}
 
 type workID int
 
@@ -27,6 +27,7 @@ const (
 	rerankWork
 	dropObserveWork
 	dropScoreWork
+	dropObserveScoreWork
 	dropPoolWork
 	dropAllotWork
 	dropSelectWork

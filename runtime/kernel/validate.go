@@ -146,7 +146,7 @@ func (b *Bundle) validateWork(w *Work) error {
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, DropObserve, DropScore, DropPool, DropAllot, DropSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

@@ -23,23 +23,43 @@ struct SelectShared {
   int2 counts_of_warps[kThreads / 32];
 };
 
-// A head's tokens as this warp walks them: [begin, end) of the block's slice.
+constexpr int kHeld = 16;  // keys of a thread in registers
+
+// A head's tokens as this warp walks them: [begin, end) of the block's slice. Lane l has tokens begin + l and every 32nd after.
 struct HeadSlice {
   const float* values;    // [token], or null
   uint32_t* keys;         // [block's slice] in shared memory, or null
   int block_begin, begin, end;
+  bool holds;             // the lane's keys are all in `held`
+  uint32_t held[kHeld];
 
   __device__ __forceinline__ uint32_t key(int token) const { return keys ? keys[token - block_begin] : key_of(values[token]); }
+
+  // Calls f(first token of the warp's 32, the lane's key) for each 32 tokens in order, those past the end included.
+  template <class F>
+  __device__ __forceinline__ void each(bool with_keys, F f) const {
+    if (holds) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i)
+        if (begin + 32 * i < end) f(begin + 32 * i, held[i]);
+    } else {
+      for (int base = begin; base < end; base += 32) {
+        const int token = base + static_cast<int>(threadIdx.x % 32);
+        f(base, with_keys && token < end ? key(token) : 0u);
+      }
+    }
+  }
 };
 
 // Counts one digit of the open keys that still compete.
 template <int DIGIT>
 __device__ __forceinline__ void count_digit(const HeadSlice& s, const Open& open, const reduce::Threshold& t, uint32_t* histogram) {
   if (t.done) return;
-  for (int token = max(s.begin, open.sinks) + threadIdx.x % 32; token < min(s.end, open.end); token += 32) {
-    const uint32_t key = s.key(token);
-    if (reduce::shares_prefix<DIGIT>(t, key)) atomicAdd(histogram + reduce::radix_bin<DIGIT>(key), 1u);
-  }
+  s.each(true, [&](int base, uint32_t key) {
+    const int token = base + static_cast<int>(threadIdx.x % 32);
+    if (token >= open.sinks && token < min(s.end, open.end) && reduce::shares_prefix<DIGIT>(t, key))
+      atomicAdd(histogram + reduce::radix_bin<DIGIT>(key), 1u);
+  });
 }
 
 }  // namespace drop
@@ -82,17 +102,34 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   s.end = s.block_begin + min((warp + 1) * each, block_tokens);
   s.values = args.values ? args.values + request * args.value_batch_stride + kv_head * args.value_head_stride : nullptr;
   s.keys = nullptr;
+  s.holds = ranks_by_value && width <= kThreads * kHeld;
   uint32_t threshold = 0xffffffffu;
   int ties = 0;
   if (ranks_by_value) {
-    if (width <= kBufferWords) {
+    // Scores crowd into few bins of the first digit: with all keys in registers, each lane of four counts in a histogram of its own.
+    constexpr int kCopies = kBufferWords >= 3 * reduce::kRadixBins ? 4 : 1;
+    if (s.holds) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const int token = s.begin + 32 * i + lane;
+        s.held[i] = token < s.end ? key_of(s.values[token]) : 0u;
+      }
+      for (int i = tid; i < (kCopies - 1) * reduce::kRadixBins; i += kThreads) buffer[i] = 0;
+    } else if (width <= kBufferWords) {
       for (int token = s.begin + lane; token < s.end; token += 32) buffer[token - s.block_begin] = key_of(s.values[token]);
       s.keys = buffer;
     }
     for (int i = tid; i < reduce::kRadixDigits * reduce::kRadixBins; i += kThreads) (&sm.histogram[0][0])[i] = 0;
     __syncthreads();
     reduce::Threshold t = reduce::radix_begin(open.need);
-    count_digit<0>(s, open, t, sm.histogram[0]);
+    const int copy = s.holds ? lane % kCopies : 0;
+    count_digit<0>(s, open, t, copy == 0 ? sm.histogram[0] : buffer + (copy - 1) * reduce::kRadixBins);
+    if (s.holds && kCopies > 1) {
+      __syncthreads();
+      for (int i = tid; i < reduce::kRadixBins; i += kThreads)
+#pragma unroll
+        for (int c = 1; c < kCopies; ++c) sm.histogram[0][i] += buffer[(c - 1) * reduce::kRadixBins + i];
+    }
     reduce::radix_refine<0, kThreads, kCluster>(t, sm.histogram[0], sm.radix);
     count_digit<1>(s, open, t, sm.histogram[1]);
     reduce::radix_refine<1, kThreads, kCluster>(t, sm.histogram[1], sm.radix);
@@ -102,20 +139,19 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     ties = t.left;
   }
   // 2: taken, 1: taken while ties are left, 0: not.
-  const auto standing = [&](int token) -> int {
+  const auto standing = [&](int token, uint32_t key) -> int {
     if (token >= s.end) return 0;
     if (token < open.sinks || token >= pinned) return 2;
     if (token >= open.end || open.need == 0) return 0;
     if (!ranks_by_value) return token >= open.end - open.need ? 2 : 0;
-    const uint32_t key = s.key(token);
     return key > threshold ? 2 : key == threshold ? 1 : 0;
   };
   int2 mine = make_int2(0, 0);
-  for (int token = s.begin + lane; token < s.end; token += 32) {
-    const int how = standing(token);
+  s.each(ranks_by_value, [&](int base, uint32_t key) {
+    const int how = standing(base + lane, key);
     mine.x += how == 2;
     mine.y += how == 1;
-  }
+  });
   mine = make_int2(reduce::warp_sum(mine.x), reduce::warp_sum(mine.y));
   if (lane == 0) sm.counts_of_warps[warp] = mine;
   __syncthreads();
@@ -133,8 +169,8 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     }
   }
   const uint32_t lower_lanes = (1u << lane) - 1;
-  for (int base = s.begin; base < s.end; base += 32) {
-    const int how = standing(base + lane);
+  s.each(ranks_by_value, [&](int base, uint32_t key) {
+    const int how = standing(base + lane, key);
     const uint32_t sure = __ballot_sync(reduce::kFullWarp, how == 2), tied = __ballot_sync(reduce::kFullWarp, how == 1);
     const int ties_before = before.y + __popc(tied & lower_lanes);
     const bool taken = how == 2 || (how == 1 && ties_before < ties);
@@ -142,7 +178,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     if (taken) out[position] = base + lane;
     before.x += __popc(sure);
     before.y += __popc(tied);
-  }
+  });
 }
 
 }  // namespace kvloom

@@ -37,6 +37,19 @@ struct DropScoreArgs {
   int32_t reserved;
 };
 
+// drop_observe_score: drop_observe and drop_score in one launch, for prompts of which neither log-sum-exps nor outputs are at hand.
+struct DropObserveScoreArgs {
+  KvCache cache;
+  const void* q;                 // [batch, q head, window, dim], cache dtype
+  float* scores;                 // [batch, kv head, token]
+  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  int64_t q_batch_stride, q_head_stride, q_row_stride;  // elements
+  int64_t score_batch_stride, score_head_stride;        // elements
+  float softmax_scale, logit_softcap;
+  float eps;
+  int32_t reserved;
+};
+
 // drop_pool: smooths scores along the sequence; pinned tokens become +inf.
 struct DropPoolArgs {
   const float* scores;           // [batch, kv head, token]

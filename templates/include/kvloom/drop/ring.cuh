@@ -1,4 +1,4 @@
-// A ring of tiles of 64 tokens in shared memory that one warp fills and one warpgroup empties.
+// A ring of tiles of 64 tokens in shared memory that one thread fills and one warpgroup empties.
 //
 // A tile is eight runs of eight tokens. Rows of a run lie one behind the other as they do in the cache; each run starts four banks after
 // the one before, so that eight rows of a matrix, one from each run, meet every bank once, transposed or not. Row m of products over a
@@ -17,9 +17,6 @@ constexpr int kRingTokens = 64;
 
 constexpr int kRun = 8;           // tokens of a run
 
-// How tiles come: 16 bytes a lane, or bulk copies of as many rows as lie together.
-enum class Copy { kPieces, kRuns };
-
 template <int HEAD_DIM>
 constexpr int kRunBytes = kRun * 2 * HEAD_DIM + 16;
 template <int HEAD_DIM>
@@ -32,11 +29,10 @@ struct RingState {
   uint2 live[kStages];
 
   // By one thread, before anybody uses the ring.
-  template <Copy COPY>
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&full[i], COPY == Copy::kPieces ? 33 : 1);  // pieces: each lane's, and the mask
-      mbarrier_init(&empty[i], 4);              // a warp each
+      mbarrier_init(&full[i], 1);
+      mbarrier_init(&empty[i], 4);  // a warp each
     }
   }
 };
@@ -51,109 +47,115 @@ struct RingPlace {
   }
 };
 
-// The producer's side: one whole warp.
-template <int HEAD_DIM, int PAGE, typename T, int kStages, Copy COPY>
+// The producer's side of bulk copies: one thread, so that copies issue back to back.
+template <int HEAD_DIM, int PAGE, typename T, int kStages>
 struct RingWriter {
   static_assert(sizeof(T) == 2, "rows are of 16-bit floats");
   static constexpr int kRowBytes = 2 * HEAD_DIM, kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kPages = PAGE < kRingTokens ? kRingTokens / PAGE : 1;    // of a tile
   static constexpr int kPageTokens = PAGE < kRingTokens ? PAGE : kRingTokens;   // of a page in a tile
   static constexpr int kTogether = kPageTokens < kRun ? kPageTokens : kRun;     // of a run in one page
-  const Tokens<PAGE>& tokens;
+  const Tokens<PAGE> tokens;
   RingState<kStages>& state;
   uint8_t* tiles;         // [kStages][kTileBytes]
   RingPlace<kStages> at;
-  int first, live;        // the tile's first token and how many of its tokens the prompt has
-  int block;              // of lane l: the block of page l of the tile, -1: none
+  static constexpr bool kHolds = kPages <= 4;  // more blocks than that are looked up again for each copy
+  int first;              // the tile's first token
+  uint64_t mask;          // a bit for each of its tokens that exists
+  int block[kHolds ? kPages : 1];
 
   __device__ __forceinline__ RingWriter(const Tokens<PAGE>& tokens, RingState<kStages>& state, uint8_t* tiles)
-      : tokens(tokens), state(state), tiles(tiles), first(0), live(0), block(-1) {}
+      : tokens(tokens), state(state), tiles(tiles), first(0), mask(0) {}
 
   // Looks up the pages of the tile that is filled next.
   __device__ __forceinline__ void locate(int tile) {
-    const int lane = threadIdx.x % 32;
     first = tile * kRingTokens;
-    live = min(kRingTokens, tokens.length - first);
-    block = tokens.request;
-    if (tokens.table) block = lane < kPages && lane * kPageTokens < live ? tokens.table[first / PAGE + lane] : -1;
+    const int live = min(kRingTokens, tokens.length - first);
+    mask = live == kRingTokens ? ~0ull : (1ull << live) - 1;
+    block[0] = tokens.request;
+    if (!tokens.table) return;
+    const int32_t* const ids = tokens.table + first / PAGE;
+    if constexpr (kHolds) {
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) block[i] = i * kPageTokens < live ? ids[i] : -1;
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) hide(i, block[i]);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kPages; ++i) hide(i, i * kPageTokens < live ? ids[i] : -1);
+    }
+  }
+  __device__ __forceinline__ void hide(int page, int id) {
+    if (id < 0) mask &= ~((kPages == 1 ? ~0ull : (1ull << kPageTokens % 64) - 1) << page * kPageTokens % 64);
   }
 
   // Fills the next stage with the tile's keys or values, under an L2 policy.
   __device__ __forceinline__ void fill(const HeadRows<T>& rows, uint64_t policy) {
-    mbarrier_wait(&state.empty[at.stage], at.parity ^ 1);
+    uint64_t* const full = &state.full[at.stage];
     uint8_t* const to = tiles + at.stage * kTileBytes;
-    uint64_t mask = live == kRingTokens ? ~0ull : (1ull << live) - 1;
-    if (tokens.table) {
-#pragma unroll
-      for (int i = 0; i < kPages; ++i)
-        if (__shfl_sync(kFullWarp, block, i) < 0) mask &= ~((kPages == 1 ? ~0ull : (1ull << kPageTokens) - 1) << (i * kPageTokens));
-    }
-    if constexpr (COPY == Copy::kPieces) {
-      copy_pieces(rows, to, mask, policy);
+    mbarrier_wait(&state.empty[at.stage], at.parity ^ 1);
+    state.live[at.stage] = make_uint2(static_cast<uint32_t>(mask), static_cast<uint32_t>(mask >> 32));
+    if (mask != 0) {
+      mbarrier_expect(full, kRingTokens * kRowBytes);
+      if (mask != ~0ull) {
+        copy_some(rows, to, full, policy);
+      } else if (rows.token_stride == HEAD_DIM) {
+        copy_whole(rows, to, full, policy);
+      } else {
+        copy_rows(rows, to, full, policy);
+      }
     } else {
-      copy_runs(rows, to, mask, policy);
+      for (int i = 0; i < kTileBytes / 16; ++i) reinterpret_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
+      wgmma::proxy_fence();
+      mbarrier_arrive(full);
     }
     at.next();
   }
 
-  // The first element of the tile's token; `id` is its block.
-  __device__ __forceinline__ const T* row(const HeadRows<T>& rows, int id, int token) const {
-    const int in_block = tokens.table ? (PAGE < kRingTokens ? token % PAGE : first % PAGE + token) : first + token;
-    return rows.base + id * rows.block_stride + in_block * rows.token_stride;
-  }
-  __device__ __forceinline__ static int offset(int token) { return token / kRun * kRunBytes<HEAD_DIM> + token % kRun * kRowBytes; }
-
-  __device__ __forceinline__ void copy_runs(const HeadRows<T>& rows, uint8_t* to, uint64_t mask, uint64_t policy) {
-    const int lane = threadIdx.x % 32;
-    uint64_t* const full = &state.full[at.stage];
-    if (mask != ~0ull) {  // nothing of an earlier tile, or of nobody, is left where no token is
-      for (int i = lane; i < kRingTokens * (kRowBytes / 16); i += 32)
-        if (const int token = i / (kRowBytes / 16); !(mask >> token & 1))
-          *reinterpret_cast<uint4*>(to + offset(token) + i % (kRowBytes / 16) * 16) = make_uint4(0, 0, 0, 0);
-      wgmma::proxy_fence();
-      __syncwarp();
-    }
-    if (elect_lane()) {
-      state.live[at.stage] = make_uint2(static_cast<uint32_t>(mask), static_cast<uint32_t>(mask >> 32));
-      mbarrier_expect(full, __popcll(mask) * kRowBytes);
-    }
-    const bool packed = rows.token_stride == HEAD_DIM;
-#pragma unroll 1
-    for (int token = 0; token < live; token += kTogether) {
-      const int id = tokens.table ? __shfl_sync(kFullWarp, block, token / kPageTokens) : block, count = min(kTogether, live - token);
-      if (id < 0) continue;
-      const T* const from = row(rows, id, token);
-      uint8_t* const there = to + offset(token);
-      if (elect_lane()) {
-        if (packed) {
-          bulk_copy(there, from, count * kRowBytes, full, policy);
-        } else {
-          for (int r = 0; r < count; ++r) bulk_copy(there + r * kRowBytes, from + r * rows.token_stride, kRowBytes, full, policy);
-        }
+  // Runs of rows that lie together.
+  __device__ __forceinline__ void copy_whole(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
+    if (tokens.table && PAGE < kRingTokens) {
+#pragma unroll (kHolds ? kPages : 1)
+      for (int i = 0; i < kPages; ++i) {
+        const T* const page = rows.base + (kHolds ? block[kHolds ? i : 0] : tokens.table[first / PAGE + i]) * rows.block_stride;
+#pragma unroll
+        for (int r = 0; r < kPageTokens; r += kTogether)
+          bulk_copy(to + offset(i * kPageTokens + r), page + r * HEAD_DIM, kTogether * kRowBytes, full, policy);
       }
+    } else {
+      const T* const start = rows.base + block[0] * rows.block_stride + static_cast<int64_t>(tokens.table ? first % PAGE : first) * HEAD_DIM;
+#pragma unroll
+      for (int r = 0; r < kRingTokens; r += kRun) bulk_copy(to + offset(r), start + r * HEAD_DIM, kRun * kRowBytes, full, policy);
     }
   }
 
-  __device__ __forceinline__ void copy_pieces(const HeadRows<T>& rows, uint8_t* to, uint64_t mask, uint64_t policy) {
-    constexpr int kPieces = kRowBytes / 16;
-    const int lane = threadIdx.x % 32;
-    const uint32_t shared = shared_address(to), full = shared_address(&state.full[at.stage]);
-#pragma unroll 8
-    for (int i = 0; i < kRingTokens * kPieces / 32; ++i) {
-      const int piece = i * 32 + lane, token = piece / kPieces;
-      const int id = tokens.table ? __shfl_sync(kFullWarp, block, token / kPageTokens) : block;
-      const bool exists = mask >> token & 1;
-      const T* const from = exists ? row(rows, id, token) + piece % kPieces * 8 : rows.base;
-      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared + offset(token) + piece % kPieces * 16),
-                   "l"(from), "r"(exists ? 16 : 0), "l"(policy)
-                   : "memory");
-    }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
-    if (lane == 0) {
-      state.live[at.stage] = make_uint2(static_cast<uint32_t>(mask), static_cast<uint32_t>(mask >> 32));
-      mbarrier_arrive(&state.full[at.stage]);
+  // Rows that lie apart, as where heads lie inside a token.
+  __device__ __forceinline__ void copy_rows(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
+    if (tokens.table && PAGE < kRingTokens) {
+#pragma unroll (kHolds ? kPages : 1)
+      for (int i = 0; i < kPages; ++i) {
+        const T* from = rows.base + (kHolds ? block[kHolds ? i : 0] : tokens.table[first / PAGE + i]) * rows.block_stride;
+#pragma unroll 4
+        for (int r = 0; r < kPageTokens; ++r, from += rows.token_stride)
+          bulk_copy(to + offset(i * kPageTokens + r), from, kRowBytes, full, policy);
+      }
+    } else {
+      const T* from = rows.base + block[0] * rows.block_stride + static_cast<int64_t>(tokens.table ? first % PAGE : first) * rows.token_stride;
+#pragma unroll 4
+      for (int r = 0; r < kRingTokens; ++r, from += rows.token_stride) bulk_copy(to + offset(r), from, kRowBytes, full, policy);
     }
   }
+
+  // Where some tokens do not exist. Such a token gets the row of one that does, so that what is masked is no less finite than the rest.
+  __device__ __forceinline__ void copy_some(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
+    const int any = __ffsll(static_cast<long long>(mask)) - 1;
+#pragma unroll 1
+    for (int i = 0; i < kRingTokens; ++i) {
+      const int token = first + (mask >> i & 1 ? i : any);
+      bulk_copy(to + offset(i), rows.row(tokens.place(token)), kRowBytes, full, policy);
+    }
+  }
+  __device__ __forceinline__ static constexpr int offset(int token) { return token / kRun * kRunBytes<HEAD_DIM> + token % kRun * kRowBytes; }
 };
 
 }  // namespace kvloom::drop

@@ -29,6 +29,15 @@ __device__ __forceinline__ Matrices4 ldmatrix4_transposed(uint32_t row) {
   return f;
 }
 
+// Stores the transposes of four matrices, or of two; lane l gives the shared address of row l % 8 of matrix l / 8 as stored.
+__device__ __forceinline__ void stmatrix4_transposed(uint32_t row, const uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+}
+__device__ __forceinline__ void stmatrix2_transposed(uint32_t row, uint32_t x, uint32_t y) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(x), "r"(y) : "memory");
+}
+
 // Transposes one matrix across the warp's registers.
 __device__ __forceinline__ uint32_t transpose8x8(uint32_t x) {
   uint32_t y;

@@ -1,0 +1,111 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// dropFusedShape is one choice of the tuner: tiles in each of the two rings, whether logits are kept, the tiles at a block's end that
+// are left in L2.
+type dropFusedShape struct {
+	stages int
+	keep   bool
+	warm   int
+}
+
+var dropFusedShapes = []dropFusedShape{
+	{2, true, 16}, {3, true, 16}, {2, true, 8}, {2, true, 24},
+	{4, true, 16}, {2, true, 0}, {4, false, 16}, {2, false, 16},
+}
+
+// dropFusedSplits is the 16-bit parts of an output, which pass one makes in f32.
+const dropFusedSplits = 2
+
+// dropFuses reports whether observing and scoring can be one launch: it adds sums in no fixed order and keeps logits in 16 bits, so exact
+// precision never takes it.
+func dropFuses(s *specs.Spec, t Target) bool {
+	return t.Arch == "sm_90a" && s.DropKV.Rule == "dropkv" && s.DropKV.Precision == "fast" && dropRows(s) <= dropWgmmaProduct &&
+		(s.Attention.HeadDim == 64 || s.Attention.HeadDim == 128) && s.Attention.KVHeads <= t.SMs
+}
+
+// dropFusedSizes mirrors drop::FusedShape of drop_observe_score.cuh.
+type dropFusedSizes struct {
+	rowTiles, keep int
+	bytes          int // of shared memory
+	words          int // of a head's workspace
+}
+
+func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedSizes {
+	d := s.Attention.HeadDim
+	rowTiles, _ := dropWgmmaRowTiles(dropRows(s))
+	n := 8 * rowTiles
+	z := dropFusedSizes{rowTiles: rowTiles, words: 128 + 2*n*(d+1)}
+	outputs := max(dropFusedSplits*2*d*n, 4*2*ringTokens*n)
+	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 16
+	if shape.keep {
+		each := ringTokens * n * 2
+		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), 64)
+		z.bytes += z.keep * each
+	}
+	return z
+}
+
+func planDropObserveScore(s *specs.Spec, t Target) FamilyPlan {
+	p := FamilyPlan{Family: DropObserveScore, Cost: dropObserveScoreCost(s)}
+	for _, shape := range dropFusedShapes {
+		c := dropFusedCandidate(s, t, shape)
+		if rows := dropRows(s); shape.keep && rows > 56 {
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d rows of the window leave no registers to keep logits: they would spill", rows)})
+			continue
+		}
+		if c.Geometry.DynamicShared > t.SharedPerBlock-1024 {
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("two rings of %d tiles need %d B of shared memory, %s has %d B", shape.stages, c.Geometry.DynamicShared, t.Arch, t.SharedPerBlock)})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p
+}
+
+func dropFusedCandidate(s *specs.Spec, t Target, shape dropFusedShape) Candidate {
+	z := newDropFusedSizes(s, t, shape)
+	return Candidate{
+		Family: DropObserveScore, Form: Hopper, Arch: t.Arch,
+		Key:    dropKey(s),
+		Params: []Param{{"stages", shape.stages}, {"keep", z.keep}, {"warm", shape.warm}},
+		Entry:  string(DropObserveScore),
+		Header: "kernels/drop_observe_score.cuh", Kernel: "kvloom::drop_observe_score",
+		MinBlocks: 1,
+		Constants: []Constant{
+			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
+			{"GROUP", fmt.Sprint(s.Attention.Group())},
+			{"T", "kvloom::" + s.Cache.DType},
+			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+			{"kStages", fmt.Sprint(shape.stages)},
+			{"kRowTiles", fmt.Sprint(z.rowTiles)},
+			{"kSplits", fmt.Sprint(dropFusedSplits)},
+			{"kKeep", fmt.Sprint(z.keep)},
+			{"kWarm", fmt.Sprint(shape.warm)},
+			{"kDependent", "true"},
+		},
+		Geometry: launch.Geometry{
+			// One block an SM: those of a head wait for each other.
+			Grid:  [3]launch.Extent{launch.Const(int64(max(t.SMs/s.Attention.KVHeads, 1))), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},
+			Block: 384, Cluster: 1, Dependent: true, DynamicShared: z.bytes,
+			Workspace: []launch.Extent{launch.Const(256), {Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(4 * z.words), Per: 1}},
+		},
+	}
+}
+
+// dropObserveScoreCost: K and V twice.
+func dropObserveScoreCost(s *specs.Spec) Cost {
+	observe, score := dropObserveCost(s), dropScoreCost(s)
+	return func(w specs.Workload) Work {
+		a, b := observe(w), score(w)
+		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
+	}
+}

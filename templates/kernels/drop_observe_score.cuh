@@ -1,0 +1,536 @@
+// drop_observe_score: the scores of drop_score from keys, values and queries alone, in one launch.
+//
+// The blocks of a head are resident together. Pass one adds up softmax(Q K^T) V over a block's tiles against a reference that all share,
+// the largest logits of the head's first tile, so that partial sums add in L2; one barrier of the head's blocks; pass two scores the
+// tiles from last to first, the last ones from L2. Base-2 logits of a block's first tiles stay in shared memory in 16 bits, in steps of
+// 1/512, so that pass two reads of those V alone. Sums meet in L2 in any order: scores differ in last bits from run to run.
+//
+// A logit 2^31 above its reference shows after the barrier: all blocks of the head then take the true maximum and start again.
+#pragma once
+
+#include "kvloom/drop/row_matrix.cuh"
+#include "kvloom/drop/score_terms.cuh"
+#include "kvloom/ptx/dependent_launch.cuh"
+#include "kvloom/ptx/grid.cuh"
+#include "kvloom/ptx/registers.cuh"
+#include "kvloom/drop/budget.cuh"
+
+namespace kvloom {
+
+namespace drop {
+
+// Sizes that the kernel and its plan share. kKeep: tiles of a block whose logits are kept.
+template <int HEAD_DIM, int WINDOW, int GROUP, int kStages, int kRowTiles, int kSplits, int kKeep>
+struct FusedShape {
+  static constexpr int kRows = WINDOW * GROUP, kProduct = 8 * kRowTiles, kGroups = 2;
+  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;  // the third warpgroup copies
+  static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
+  static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
+  static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
+  static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
+  static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
+  static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
+  static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
+  static constexpr int kKeptOffset = kOutputOffset + kOutputBytes;
+  static constexpr int kStatsOffset = kKeptOffset + kKeep * kKeptBytes;
+  static constexpr int kReferenceOffset = kStatsOffset + kProduct * static_cast<int>(sizeof(RowStats));
+  static constexpr int kStateOffset = kReferenceOffset + kProduct * 6 * 4;  // reference, log2 of the sum, a maximum of each of 4 warps
+  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>)) + 16;
+  // The workspace of a request and head, in words: counters, raised references, then sums of two rounds: [dim][row], and of weights.
+  static constexpr int kHeadWords = 64, kSumWords = kProduct * (HEAD_DIM + 1);
+  static constexpr int kWords = kHeadWords + 64 + 2 * kSumWords;
+};
+
+// A float whose order is that of its key (budget.cuh); no key is 0.
+__device__ __forceinline__ float float_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 32), steps of 1/512
+constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
+constexpr float kOverflow = 31.0f;
+
+template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep>
+struct Fused {
+  static constexpr int N = S::kProduct, kRegisters = N / 2, kColumns = N / 4, kBlocks64 = HEAD_DIM / 64;
+  using Matrix = RowMatrix<HEAD_DIM, N>;
+  using Weights = RowMatrix<kRingTokens, N>;
+  using Terms = ScoreTerms<Rule::kDropKV, N, SOFTCAP, T>;
+  const DropObserveScoreArgs& args;
+  uint8_t* shared;
+  Tokens<PAGE> tokens;
+  HeadRows<T> k, v;
+  int request, kv_head, group, begin, tiles, blocks;  // tiles of the block, blocks of the head
+  uint32_t* counters;     // [kWords] of the head
+  RingState<kStages>& state;
+  RingPlace<kStages> at;
+  float* reference;       // [N] base-2 logits
+  float* log_sum;         // [N] base 2, less the reference
+  RowStats* stats;        // [N]
+  float scale, cap;       // base-2 logits
+  Terms terms;
+
+  __device__ __forceinline__ Fused(const DropObserveScoreArgs& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
+                                   int blocks, uint32_t* counters)
+      : args(args), shared(shared), tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
+        v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), group(group), begin(begin), tiles(tiles), blocks(blocks),
+        counters(counters), state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]),
+        reference(reinterpret_cast<float*>(shared + S::kReferenceOffset)), log_sum(reference + N),
+        stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)),
+        scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E),
+        terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
+
+  __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
+  __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
+  __device__ __forceinline__ int place() const { return threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4); }
+  __device__ __forceinline__ const T* query(int row) const {
+    return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
+           row % WINDOW * args.q_row_stride;
+  }
+  __device__ __forceinline__ int limit_of(int row) const { return row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1; }
+
+  // Loads from the stage that comes next, and frees it.
+  template <class Load>
+  __device__ __forceinline__ uint2 take(Load load) {
+    mbarrier_wait(&state.full[at.stage], at.parity);
+    load(ring());
+    const uint2 live = state.live[at.stage];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&state.empty[at.stage]);
+    at.next();
+    return live;
+  }
+
+  __device__ __forceinline__ void stage_queries() const {
+    for (int i = threadIdx.x; i < N * (HEAD_DIM / 8); i += S::kConsumers) {
+      const int row = i / (HEAD_DIM / 8), piece = i % (HEAD_DIM / 8);
+      const uint4 x = limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + piece) : make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, 8 * piece)) = x;
+    }
+  }
+
+  // Takes a tile of keys: base-2 logits of the lane's two tokens, -inf where masked.
+  __device__ __forceinline__ void logits(float (&s)[kRegisters], int tile) {
+    TileRowsA<HEAD_DIM> key;
+    const uint2 live = take([&](uint32_t from) { key.load(from); });
+    wgmma::fence();
+    Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
+    wgmma::commit();
+    wgmma::wait<0>();
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) s[i] = SOFTCAP ? cap * tanh_accurate(s[i] * scale) : s[i] * scale;
+    if (live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW) return;
+    const int bit = place();
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) {
+      const int mine = bit + Terms::half(i), row = Terms::column(i);
+      const bool exists = (mine < 32 ? live.x : live.y) >> mine % 32 & 1;
+      if (!exists || (row < S::kRows && tile * kRingTokens + mine > tokens.length - WINDOW + row % WINDOW)) s[i] = minus_infinity();
+    }
+  }
+
+  // The largest logits of the head's first tile, of which group 0 has the keys.
+  __device__ __forceinline__ void choose_reference() {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float* const largest = log_sum + N;  // [4 warps][N]
+    if (group == 0) {
+      float s[kRegisters];
+      logits(s, 0);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, step));
+        if (lane < 4) largest[warp * N + c / 2 * 8 + lane * 2 + c % 2] = top;
+      }
+      ptx::named_barrier<2, 128>();
+      if (threadIdx.x < N) {
+        float top = largest[threadIdx.x];
+#pragma unroll
+        for (int w = 1; w < 4; ++w) top = fmaxf(top, largest[w * N + threadIdx.x]);
+        reference[threadIdx.x] = top == minus_infinity() ? 0.0f : top;
+      }
+    }
+    ptx::named_barrier<1, S::kConsumers>();
+  }
+
+  // Keeps a tile's logits less the reference, in 16 bits.
+  __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
+    uint2* const to = reinterpret_cast<uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+      uint32_t u[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        u[i] = __float_as_uint(fmaxf(fmaf(x[4 * j + i], kKeptStep, kKeptMagic + kKeptFloor * kKeptStep), kKeptMagic));
+      to[j * 128] = make_uint2(__byte_perm(u[0], u[1], 0x5410), __byte_perm(u[2], u[3], 0x5410));
+    }
+  }
+  // The kept logits less the log-sum-exp, natural; returns the largest.
+  __device__ __forceinline__ float kept(float (&x)[kRegisters], int index) const {
+    const uint2* const from = reinterpret_cast<const uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
+    float top = minus_infinity();
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+      const uint2 word = from[j * 128];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float u = __uint_as_float(__byte_perm(i < 2 ? word.x : word.y, 0x4b00u, i % 2 ? 0x5432 : 0x5410)) - (kKeptMagic + kKeptFloor * kKeptStep);
+        x[4 * j + i] = fmaf(u, kLn2 / kKeptStep, -kLn2 * log_sum[Terms::column(4 * j + i)]);
+        top = fmaxf(top, x[4 * j + i]);
+      }
+    }
+    return top;
+  }
+
+  // Puts a tile's weights into shared memory as an operand [row][token], in two 16-bit parts, so that outputs have more digits than T.
+  __device__ __forceinline__ void store_weights(float (&x)[kRegisters], uint32_t weights) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int k = 8 * (2 * warp + lane / 8 % 2);  // matrices: tokens of even, then odd place, of 8 rows, then of the next 8
+#pragma unroll
+    for (int j = 0; j < kRegisters / 4; j += 2) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        uint32_t w[4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          if (j + u / 2 >= kRegisters / 4) break;
+          float* const pair = x + 4 * j + 2 * u;
+          w[u] = pack2<T>(pair[0], pair[1]);
+          const float2 taken = unpack2<T>(w[u]);
+          pair[0] -= taken.x, pair[1] -= taken.y;
+        }
+        const uint32_t to = weights + part * S::kWeights;
+        if (j + 1 < kRegisters / 4) {
+          ptx::stmatrix4_transposed(to + Weights::offset(8 * (j + lane / 16) + lane % 8, k), w);
+        } else {
+          ptx::stmatrix2_transposed(to + Weights::offset(8 * j + lane % 8, k), w[0], w[1]);
+        }
+      }
+    }
+  }
+
+  // Pass one over the group's tiles, then adds its sums to the head's.
+  __device__ __forceinline__ void observe(int round) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    float o[kBlocks64][kRegisters], ref[kColumns], sum[kColumns], top[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      ref[c] = reference[c / 2 * 8 + lane % 4 * 2 + c % 2];
+      sum[c] = 0.0f;
+      top[c] = minus_infinity();
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks64; ++b)
+#pragma unroll
+      for (int i = 0; i < kRegisters; ++i) o[b][i] = 0.0f;
+    const uint32_t weights = shared_address(shared + S::kOutputOffset + group * 2 * S::kWeights);  // two parts
+    for (int i = group; i < tiles; i += S::kGroups) {
+      float s[kRegisters];
+      logits(s, begin + i);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        float& x = s[c / 2 * 4 + c % 2];
+        float& y = s[c / 2 * 4 + 2 + c % 2];
+        x -= ref[c], y -= ref[c];
+        top[c] = fmaxf(top[c], fmaxf(x, y));
+      }
+      if (i < kKeep) keep(s, i);
+#pragma unroll
+      for (int j = 0; j < kRegisters; ++j) {
+        s[j] = exp2_approx(s[j]);
+        sum[j / 4 * 2 + j % 2] += s[j];
+      }
+      ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
+      store_weights(s, weights);
+      wgmma::proxy_fence();
+      ptx::named_barrier(2 + group, 128);
+      TileColumnsA<HEAD_DIM> value[kBlocks64];
+      take([&](uint32_t from) {
+#pragma unroll
+        for (int b = 0; b < kBlocks64; ++b) value[b].load(from, 64 * b);
+      });
+      wgmma::fence();
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+#pragma unroll
+        for (int b = 0; b < kBlocks64; ++b)
+          Weights::template multiply<T>(o[b], value[b].a, Weights::descriptor(weights + part * S::kWeights), true);
+      wgmma::commit();
+      wgmma::wait<0>();
+    }
+    float* const to = sums(round);
+#pragma unroll
+    for (int b = 0; b < kBlocks64; ++b)
+#pragma unroll
+      for (int i = 0; i < kRegisters; i += 2)
+        ptx::reduce_add2(to + (64 * b + 16 * warp + lane / 4 + 8 * Terms::half(i)) * N + Terms::column(i), o[b][i], o[b][i + 1]);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        sum[c] += __shfl_xor_sync(kFullWarp, sum[c], step);
+        top[c] = fmaxf(top[c], __shfl_xor_sync(kFullWarp, top[c], step));
+      }
+    }
+    if (lane < 4) {
+#pragma unroll
+      for (int c = 0; c < kColumns; c += 2) ptx::reduce_add2(to + HEAD_DIM * N + c * 4 + lane * 2, sum[c], sum[c + 1]);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+        if (top[c] > kOverflow) atomicMax(counters + S::kHeadWords + c / 2 * 8 + lane * 2 + c % 2, key_of(ref[c] + top[c]));
+    }
+  }
+
+  // Waits for the head's sums. False: some logits were too far above their reference; there are new ones.
+  __device__ __forceinline__ bool meet(int round, int* redo) {
+    ptx::named_barrier<1, S::kConsumers>();
+    if (threadIdx.x == 0) {
+      ptx::arrive_grid(counters + round);
+      ptx::wait_grid(counters + round, blocks);
+    }
+    ptx::named_barrier<1, S::kConsumers>();
+    if (round > 0) return true;
+    bool raised = false;
+    for (int i = threadIdx.x % 32; i < N; i += 32) {
+      const uint32_t key = __ldcg(counters + S::kHeadWords + i);
+      raised |= key != 0;
+      if (key != 0 && threadIdx.x < 32) reference[i] = float_of(key);
+    }
+    raised = __any_sync(kFullWarp, raised);
+    if (raised) {
+      if (threadIdx.x == 0) *redo = 1;
+      ptx::named_barrier<1, S::kConsumers>();
+    }
+    return !raised;
+  }
+
+  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A warp takes 4 rows.
+  __device__ __forceinline__ void conclude(int round) const {
+    const int lane = threadIdx.x % 32;
+    const float* const from = sums(round);
+    for (int first = threadIdx.x / 32 * 4; first < N; first += S::kConsumers / 32 * 4) {
+      const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N + first));
+      float4 x[kBlocks64][2];
+#pragma unroll
+      for (int b = 0; b < kBlocks64; ++b)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) x[b][e] = __ldcg(reinterpret_cast<const float4*>(from + (64 * b + 2 * lane + e) * N + first));
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int row = first + r;
+        const float all = (&total.x)[r], unit = all == 0.0f ? 0.0f : 1.0f / all;
+        float2 a[kBlocks64];
+        float norm = 0.0f, largest = 0.0f;
+#pragma unroll
+        for (int b = 0; b < kBlocks64; ++b) {
+          a[b] = make_float2((&x[b][0].x)[r] * unit, (&x[b][1].x)[r] * unit);
+          norm = fmaf(a[b].x, a[b].x, fmaf(a[b].y, a[b].y, norm));
+          largest = fmaxf(largest, fmaxf(fabsf(a[b].x), fabsf(a[b].y)));
+        }
+        norm = warp_sum(norm);
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+        const PowerOfTwo p(largest);
+#pragma unroll
+        for (int b = 0; b < kBlocks64; ++b) {
+          float2 rest = make_float2(a[b].x * p.inverse, a[b].y * p.inverse);
+#pragma unroll
+          for (int part = 0; part < kSplits; ++part) {
+            const uint32_t word = pack2<T>(rest.x, rest.y);
+            const float2 high = unpack2<T>(word);
+            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::offset(row, 64 * b + 2 * lane)) = word;
+            rest.x -= high.x, rest.y -= high.y;
+          }
+        }
+        const int limit = limit_of(row);
+        const float log2_sum = log2f(all);
+        if (lane == 0) {
+          log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
+          stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm, -2.0f * p.value, limit};
+        }
+      }
+    }
+  }
+
+  // For ScoreTerms: logit and distance of one row and token, by the whole warp, from the tensors themselves.
+  __device__ __forceinline__ float logit(int row, int token) const {
+    const T* const q = query(row);
+    const T* const key = k.row(tokens.place(token));
+    float sum = 0.0f;
+    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) sum = fmaf(to_float(q[d]), to_float(key[d]), sum);
+    sum = warp_sum(sum);
+    return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, terms.scale, -stats[row].lse);
+  }
+  __device__ __forceinline__ float distance(int row, int token) const {
+    const T* const value = v.row(tokens.place(token));
+    const float back = -0.5f * stats[row].unscale;
+    float sum = 0.0f;
+    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) {
+      float a = 0.0f;
+#pragma unroll
+      for (int part = 0; part < kSplits; ++part)
+        a += to_float(*reinterpret_cast<const T*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::offset(row, d)));
+      const float difference = fmaf(a, back, -to_float(value[d]));
+      sum = fmaf(difference, difference, sum);
+    }
+    return warp_sum(sum);
+  }
+
+  // Pass two over the group's tiles, from the last.
+  __device__ __forceinline__ void score() {
+    const uint64_t stay = evict_last_policy();
+    float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
+    const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
+    for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
+      const int tile = begin + i, token = tile * kRingTokens + place();
+      float s[kRegisters], d[kRegisters], v_norm[2], sum[2] = {};
+      const bool again = i >= kKeep;
+      if (again) {
+        TileRowsA<HEAD_DIM> key;
+        take([&](uint32_t from) { key.load(from); });
+        wgmma::fence();
+        Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
+        wgmma::commit();
+        wgmma::wait<0>();
+      }
+      TileRowsA<HEAD_DIM> value;
+      const uint2 live = take([&](uint32_t from) { value.load(from); });
+      wgmma::fence();
+#pragma unroll
+      for (int part = 0; part < kSplits; ++part)
+        Matrix::template multiply<T>(d, value.a, Matrix::descriptor(shared_address(shared + S::kOutputOffset + part * S::kMatrix)), part > 0);
+      wgmma::commit();
+      value.template fold<T>(v_norm, [](float x) { return x * x; });
+      const float top = again ? terms.shift(s, 0) : kept(s, i);
+      const bool visible = live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
+      const bool plain = visible && !__any_sync(kFullWarp, top > -0.69f);
+      if (plain) terms.weigh(s);
+      wgmma::wait<0>();
+      if (plain) {
+        terms.add(s, d, v_norm, 0, sum);
+      } else {
+        terms.add_careful(s, d, v_norm, 0, token, sum, *this);
+      }
+      write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
+    }
+  }
+
+  // Takes the stages of pass two without a look, after new references.
+  __device__ __forceinline__ void pass_over() {
+    for (int i = group; i < tiles; i += S::kGroups) {
+      if (i >= kKeep) take([](uint32_t) {});
+      take([](uint32_t) {});
+    }
+  }
+
+  // The producer's part: the same tiles in the same order.
+  __device__ __forceinline__ void fill(int round, int warm) {
+    RingWriter<HEAD_DIM, PAGE, T, kStages> writer(tokens, state, shared + group * kStages * S::kTileBytes);
+    writer.at = at;
+    const uint64_t once = evict_first_policy(), stay = evict_normal_policy();
+    if (round == 0 && group == 0) {
+      writer.locate(0);
+      writer.fill(k, stay);
+    }
+    for (int i = group; i < tiles; i += S::kGroups) {
+      writer.locate(begin + i);
+      const bool soon = i >= tiles - warm;  // pass two begins here
+      writer.fill(k, soon && i >= kKeep ? stay : once);
+      writer.fill(v, soon ? stay : once);
+    }
+    const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
+    for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
+      writer.locate(begin + i);
+      if (i >= kKeep) writer.fill(k, once);
+      writer.fill(v, once);
+    }
+    at = writer.at;
+  }
+};
+
+}  // namespace drop
+
+// kKeep: tiles of a block whose logits are kept; kWarm: its last tiles, which are left in L2 for pass two.
+template <int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kRowTiles, int kSplits, int kKeep,
+          int kWarm, bool kDependent>
+__device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& args) {
+  using namespace drop;
+  using S = FusedShape<HEAD_DIM, WINDOW, GROUP, kStages, kRowTiles, kSplits, kKeep>;
+  static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "outputs are whole products of 64 dims");
+  static_assert(S::kRows <= S::kProduct, "the window's rows are one product");
+  static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
+  extern __shared__ __align__(128) uint8_t shared[];
+  if constexpr (kDependent) ptx::wait_for_dependencies();
+  const int warp = threadIdx.x / 32;
+  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo, last
+  // Where not all blocks fit at once, those that run take the heads in order, so that a head's blocks meet.
+  const int heads = gridDim.y * gridDim.z, all = gridDim.x * heads;
+  uint32_t nsm;
+  asm("mov.u32 %0, %%nsmid;" : "=r"(nsm));
+  const bool by_ticket = all > static_cast<int>(nsm);
+  int work = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  uint32_t* const tickets = args.workspace;
+  if (by_ticket) {
+    if (threadIdx.x == 0) words[0] = static_cast<int>(atomicAdd(tickets, 1u));
+    __syncthreads();
+    work = words[0];
+  }
+  const auto leave = [&] {  // by the block's last thread to do anything
+    if (by_ticket && ptx::arrive_grid(tickets + 1) == static_cast<uint32_t>(all) - 1) tickets[0] = tickets[1] = 0;
+  };
+  const int block = work % gridDim.x, kv_head = work / gridDim.x % gridDim.y, request = work / (gridDim.x * gridDim.y);
+  const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
+  const int blocks = min(static_cast<int>(gridDim.x), (tiles + S::kGroups - 1) / S::kGroups);
+  if (block >= blocks) {
+    if (threadIdx.x == 0) leave();
+    return;
+  }
+  const int begin = static_cast<int>(static_cast<int64_t>(tiles) * block / blocks);
+  const int end = static_cast<int>(static_cast<int64_t>(tiles) * (block + 1) / blocks);
+  if (threadIdx.x < S::kGroups) {
+    reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
+    mbarrier_init_fence();
+  }
+  const bool producer = warp >= 4 * S::kGroups;
+  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
+  uint32_t* const counters = args.workspace + 64 + static_cast<int64_t>(request * gridDim.y + kv_head) * S::kWords;
+  Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep> fused(args, shared, request, kv_head, group, begin, end - begin,
+                                                                                    blocks, counters);
+  __syncthreads();
+  if (producer) {
+    ptx::release_registers<72>();
+    if (group >= S::kGroups) return;
+    const bool chosen = elect_lane();
+    for (int round = 0;; ++round) {
+      if (chosen) fused.fill(round, kWarm);
+      __syncwarp();
+      ptx::named_barrier(4 + group, 160);
+      if (round > 0 || words[1] == 0) return;
+    }
+  }
+  ptx::take_registers<216>();
+  fused.stage_queries();
+  if (threadIdx.x == 0) words[1] = words[2] = 0;
+  wgmma::proxy_fence();
+  ptx::named_barrier<1, S::kConsumers>();
+  fused.choose_reference();
+  int round = 0;
+  for (;; ++round) {
+    fused.observe(round);
+    if (fused.meet(round, words + 1)) break;
+    fused.pass_over();
+    ptx::named_barrier(4 + group, 160);
+  }
+  fused.conclude(round);
+  wgmma::proxy_fence();
+  ptx::named_barrier<1, S::kConsumers>();
+  // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
+  if (threadIdx.x == 0) words[2] = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
+  fused.score();
+  ptx::named_barrier(4 + group, 160);
+  ptx::named_barrier<1, S::kConsumers>();
+  if (words[2])
+    for (int i = threadIdx.x; i < S::kWords / 4; i += S::kConsumers) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x == 0) leave();
+}
+
+}  // namespace kvloom
