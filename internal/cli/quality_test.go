@@ -69,7 +69,7 @@ func TestQualityOnSimulator(t *testing.T) {
 	nvrtctest.Compiler(t) // skips where there is none
 	report := func(device string) qualityReport {
 		var stdout, stderr bytes.Buffer
-		code := Run([]string{"quality", auditSample, "--json", "--queries", "2", "--budget", "256", "--rank", "4", "--scorer", "exact_lse,page_local,quest,mean_key",
+		code := Run([]string{"quality", auditSample, "--json", "--queries", "2", "--budget", "256", "--rank", "4", "--scorer", "exact_lse,page_local,quest,mean_key", "--rerank", "1,2",
 			"--device", device}, &stdout, &stderr)
 		var out qualityReport
 		if err := json.Unmarshal(stdout.Bytes(), &out); err != nil || code != 0 {
@@ -78,7 +78,7 @@ func TestQualityOnSimulator(t *testing.T) {
 		return out
 	}
 	want, got := report("reference"), report("sim")
-	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 4 {
+	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 7 {
 		t.Fatalf("%q, %d rows; the reference has %d", got.Backend, len(got.Mean), len(want.Mean))
 	}
 	for i, r := range got.Mean {
@@ -94,7 +94,7 @@ func TestQualityOnSimulator(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--scorer", "hybrid"}, "hybrid has no kernel"}, {[]string{"--scorer", "page_local", "--rerank", "2"}, "rerank 2 is measured by the reference"},
+		{[]string{"--scorer", "hybrid"}, "hybrid has no kernel"}, {[]string{"--scorer", "page_local", "--rerank", "5"}, "rerank 5 has no kernel"},
 		{[]string{"--scorer", "page_local", "--form", "r1c4"}, "forms and scans"},
 	} {
 		var stdout, stderr bytes.Buffer

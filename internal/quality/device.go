@@ -14,11 +14,12 @@ type Kernels interface {
 	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (reference.Scores, []reference.Lists, error)
 }
 
-// deviceKey names what one launch of page_select made lists for: a score, by its place among a page size's, a rule and a budget.
+// deviceKey names what lists were made for: a score, by its place among a page size's, a rule, a budget, a rerank factor.
 type deviceKey struct {
 	page, score int
 	rule        reference.Combine
 	budget      int
+	factor      float64
 }
 
 // onDevice is what kernels computed of one layer.
@@ -45,8 +46,8 @@ func (o Options) withoutKernels() error {
 		return fmt.Errorf("forms and scans of summaries are measured by the reference alone; leave out the device")
 	}
 	for _, f := range o.factors(PageLocal) {
-		if f > 1 {
-			return fmt.Errorf("rerank %g is measured by the reference alone; leave out the device", f)
+		if f > 4 {
+			return fmt.Errorf("rerank %g has no kernel; with a device ask for 1 to 4", f)
 		}
 	}
 	return nil
@@ -66,10 +67,12 @@ func (l *layer) launch(o Options) (*onDevice, error) {
 			var keys []deviceKey
 			for _, rule := range f.rules(o.Combine) {
 				for _, budget := range o.Budgets {
-					choice := *s
-					choice.Locks.Combine, choice.Locks.BudgetTokens = string(rule), budget
-					choices = append(choices, &choice)
-					keys = append(keys, deviceKey{page, n, rule, budget})
+					for _, factor := range o.factors(f.Scorer) {
+						choice := *s
+						choice.Locks.Combine, choice.Locks.BudgetTokens, choice.Locks.Rerank = string(rule), budget, factor
+						choices = append(choices, &choice)
+						keys = append(keys, deviceKey{page, n, rule, budget, factor})
+					}
 				}
 			}
 			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries)

@@ -55,7 +55,7 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 						}
 						lists := t.choose(proposals, f.ruleOf(rule), factor)
 						if l.device != nil {
-							lists = l.device.listsOf(deviceKey{page, n, rule, budget}, i, head, l.kvHeads)
+							lists = l.device.listsOf(deviceKey{page, n, rule, budget, factor}, i, head, l.kvHeads)
 						}
 						tallies[at].measure(t, lists, t.exactLists(known, rule), square)
 						tallies[at].cost(proposals, t, factor, o.Context, l.dim)

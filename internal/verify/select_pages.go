@@ -11,8 +11,8 @@ import (
 )
 
 // SelectPages runs the default kernels of a spec on given data, for measurements rather than for a verdict: page_summary over all
-// tokens of the cache's longest request, then page_score for every request, then page_select once by each of the rules and budgets of
-// choices, which are the spec with other combine rules and budgets. All requests of the cache share the blocks of the longest. It returns
+// tokens of the cache's longest request, then page_score for every request, then page_select, and page_rerank where it reranks, once for each of
+// choices, which are the spec with other combine rules, budgets and rerank factors. All requests of the cache share the blocks of the longest. It returns
 // the scores and, for each of choices, the lists.
 func (e *Env) SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (reference.Scores, []reference.Lists, error) {
 	a := e.NewArena()
@@ -139,6 +139,7 @@ func (r *pageRun) score(s *specs.Spec) (err error) {
 // choose selects by one rule and budget.
 func (r *pageRun) choose(s *specs.Spec) (reference.Lists, error) {
 	p := problemOf(s, r.Cache, r.Problem.Q)
+	p.Slots = p.Budget.Candidates(s.Locks.Rerank)
 	rows := p.Rows(p.Lists(), p.Slots, 4)
 	pages, err := r.arena.Alloc("pages", 4*rows.Elements())
 	if err != nil {
@@ -162,6 +163,9 @@ func (r *pageRun) choose(s *specs.Spec) (reference.Lists, error) {
 		PagesBatchStride: rows.BatchStride, PagesListStride: rows.RowStride,
 		Batch: int32(p.Cache.Batch()), KVHeads: int32(p.Cache.KVHeads), MaxPages: int32(p.Cache.MaxPages), Slots: int32(p.Slots),
 		SinkPages: int32(p.Budget.SinkPages), RecentPages: int32(p.Budget.RecentPages)})
+	if err == nil && s.Locks.Rerank > 1 {
+		rows, pages, counts, err = r.keepBest(s, p, rows, pages, counts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -181,6 +185,37 @@ func (r *pageRun) choose(s *specs.Spec) (reference.Lists, error) {
 		}
 	}
 	return out, nil
+}
+
+// keepBest reranks what page_select proposed: its lists of candidates become those of the budget.
+func (r *pageRun) keepBest(s *specs.Spec, p *Problem, wide Rows, candidates, proposed *Buffer) (Rows, *Buffer, *Buffer, error) {
+	rows := p.Rows(p.Lists(), p.Budget.Slots, 4)
+	pages, err := r.arena.Alloc("pages", 4*rows.Elements())
+	if err != nil {
+		return rows, nil, nil, err
+	}
+	counts, err := r.arena.Alloc("counts", 4*int64(p.Cache.Batch()*p.Lists()))
+	if err != nil {
+		return rows, nil, nil, err
+	}
+	k, err := r.first(s, plan.PageRerank)
+	if err != nil {
+		return rows, nil, nil, err
+	}
+	problem := r.LaunchProblem(p)
+	workspace, err := k.Workspace(problem)
+	if err == nil {
+		err = workspace.Fill(0) // another problem's counters lay elsewhere
+	}
+	if err != nil {
+		return rows, nil, nil, err
+	}
+	return rows, pages, counts, RunOnce(k, problem, &kernel.PageRerankArgs{Cache: r.Args(), Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(),
+		Candidates: candidates.Ptr(), CandidateCounts: proposed.Ptr(), Pages: pages.Ptr(), Counts: counts.Ptr(), Workspace: workspace.Ptr(),
+		QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride, ScoreBatchStride: r.rows.BatchStride, ScoreHeadStride: r.rows.RowStride,
+		CandidatesBatchStride: wide.BatchStride, CandidatesListStride: wide.RowStride, PagesBatchStride: rows.BatchStride, PagesListStride: rows.RowStride,
+		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), CandidateSlots: int32(p.Slots), Slots: int32(p.Budget.Slots),
+		SinkPages: int32(p.Budget.SinkPages), RecentPages: int32(p.Budget.RecentPages)})
 }
 
 func readInts(b *Buffer) ([]int32, error) {
