@@ -123,7 +123,7 @@ func selectCost(s *specs.Spec) Cost {
 		pages := int64((w.Context + s.Cache.PageSize - 1) / s.Cache.PageSize)
 		scores := int64(w.Batch) * int64(s.Attention.QueryHeads) * pages
 		lists := int64(w.Batch) * int64(s.Attention.QueryHeads/headsPerList(s))
-		work := Work{Bytes: 4*scores + 4*lists*(min(int64(s.Slots()), pages)+1), Flops: scores}
+		work := Work{Bytes: 4*scores + 4*lists*(min(int64(s.Candidates()), pages)+1), Flops: scores}
 		switch s.Locks.Combine {
 		case "share_average":
 			work.Exponential = 2 * scores // the mass of the row, then the shares

@@ -56,6 +56,9 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		line("locks", "scorer %s, %s", l.Scorer, l.Combine)
 	}
 	line("", "budget %d tokens: k = %d pages", l.BudgetTokens, d.Slots)
+	if l.Rerank > 1 {
+		line("", "exact rerank x%g: the best of %d candidates", l.Rerank, s.Candidates())
+	}
 	line("", "always kept, inside the budget: %d sink + %d recent", l.AlwaysKeep.SinkPages, l.AlwaysKeep.RecentPages)
 	k := s.DropKV
 	pool := k.Pool.Kind
