@@ -140,7 +140,11 @@ func attendKey(s *specs.Spec) string {
 // attendRegisters estimates a thread's registers: six for each k step and n tile (four accumulators, two of the query), and about 80
 // for addresses, masks and the products in flight, by the compiler's report for 64 to 256 dims.
 func attendRegisters(s *specs.Spec, z attendSizes) int {
-	return s.Attention.HeadDim/16*z.columns*6 + 80
+	n := s.Attention.HeadDim/16*z.columns*6 + 80
+	if pieces := s.Attention.HeadDim * cacheBytes(s) / 16; 32%pieces != 0 {
+		n += 16 // rows that the lanes of a warp do not fill whole have an address a copy
+	}
+	return n
 }
 
 func attendRefusal(s *specs.Spec, t Target, shape attendShape, dynamic int) string {

@@ -227,6 +227,10 @@ struct State {
 
   // Raises the running maximum to this tile's logits and rescales what is summed.
   __device__ __forceinline__ void raise(const float (&s)[kColumns][4]) {
+    bool sums = false;  // something is summed: not so at a warp's first tile, often its only one
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) sums |= fmaxf(peak[n][0], peak[n][1]) > minus_infinity();
+    sums = __any_sync(kAll, sums);
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -237,6 +241,7 @@ struct State {
         top = fmaxf(top, peak[n][j]);
         const float shrink = weight(peak[n][j], top);
         peak[n][j] = top;
+        if (!sums) continue;
         sum[n][j] *= shrink;
 #pragma unroll
         for (int d = 0; d < kSteps; ++d) o[d][n][j] *= shrink, o[d][n][j + 2] *= shrink;
