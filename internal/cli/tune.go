@@ -47,7 +47,7 @@ type TuneCmd struct {
 	Tables    string        `help:"Folder for the tuned table MODEL.json, an input of kvloom gen (specs/tuned in this repository)." placeholder:"DIR"`
 	Device    string        `default:"auto" help:"auto, cuda or cuda:N. The simulator measures no times."`
 
-	Compile   bool   `help:"Only compile all candidates into the cache, beforehand and without a GPU."`
+	Compile   bool   `help:"Only compile candidates into the cache, beforehand and without a GPU: those of spaces of up to 64, and of families that --only names."`
 	SelfCheck bool   `group:"self-check" help:"Instead of tuning, measure kernels against themselves: how often are equal candidates told apart?"`
 	Pairs     int    `group:"self-check" default:"100" help:"Pairs of the self-check."`
 	CI        bool   `name:"ci" group:"ci" help:"The whole job on a runner: measure what the baseline chose, tune, compare, write bundle and page; fail when something is slower."`
