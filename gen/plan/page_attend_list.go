@@ -15,10 +15,11 @@ type attendListShape struct {
 }
 
 // attendListShapes, the default of many lists first. columns 0 is as many as registers allow. Wide groups do better with one n tile a warp
-// and twice the clusters: half the arithmetic a warp, and keys and values come from L2 the second time.
+// and twice the clusters: half the arithmetic a warp, and keys and values come from L2 the second time. Of small blocks several share an
+// SM, which hides the latencies of many lists behind each other.
 var attendListShapes = []attendListShape{
 	{8, 2, 8, 0}, {4, 2, 16, 1}, {8, 2, 8, 1}, {8, 1, 8, 0}, {8, 1, 16, 1}, {4, 4, 8, 1}, {4, 4, 8, 0}, {8, 1, 16, 0}, {8, 2, 16, 0},
-	{16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1}, {4, 2, 16, 0},
+	{16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1}, {4, 2, 16, 0}, {4, 2, 8, 1}, {4, 3, 8, 1}, {2, 4, 8, 1},
 }
 
 // wideClusters is how many clusters of 16 blocks an H200 runs at once, a block an SM.
