@@ -22,6 +22,9 @@ func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 	if s.Record().Scorer != "" {
 		return planPlainSummary(s, t)
 	}
+	if s.Locks.Basis == QueryWeighted {
+		return planWeightedSummary(s, t)
+	}
 	p := FamilyPlan{Family: PageSummary, Cost: summaryCost(s)}
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {

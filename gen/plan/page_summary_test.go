@@ -55,7 +55,7 @@ func TestSummaryGrid(t *testing.T) {
 		want     [2]int64
 		whatWith string
 	}{
-		{"one page of a decode step", 16, launch.Problem{NewPages: 1, KVHeads: 8, Batch: 64}, [2]int64{2, 64}, "a warp takes a page where there are few, so eight heads are two blocks of four warps"},
+		{"one page of a decode step", 16, launch.Problem{NewPages: 1, KVHeads: 8, Batch: 64}, [2]int64{1, 64}, "a warp takes four pages, so eight heads are one block of four warps"},
 		{"a prompt", 16, launch.Problem{NewPages: 8192, KVHeads: 8, Batch: 1}, [2]int64{396, 1}, "blocks that stay: three an SM"},
 		{"a block a page", 64, launch.Problem{NewPages: 3, KVHeads: 8, Batch: 2}, [2]int64{24, 2}, "large pages"},
 	} {

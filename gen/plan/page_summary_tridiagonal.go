@@ -19,10 +19,12 @@ func (p *FamilyPlan) addTridiagonal(s *specs.Spec, t Target, form Form) {
 		return
 	}
 	for i, choice := range tridiagonalChoices(s, t, form) {
-		for j, variant := range tridiagonalVariants {
-			if !variant.fits(s) || j > 0 && i > 0 {
+		first := true
+		for _, variant := range tridiagonalVariants {
+			if !variant.fits(s) || !first && i > 0 {
 				continue // variants are tried at the default's sizes
 			}
+			first = false
 			c := tridiagonalCandidate(s, t, form, choice, variant)
 			if reason := summaryRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
 				p.Rejected = append(p.Rejected, Rejected{c, reason})
@@ -33,14 +35,12 @@ func (p *FamilyPlan) addTridiagonal(s *specs.Spec, t Target, form Form) {
 	}
 }
 
-// tridiagonalVariant is how a build goes about its work: vectors by way of a board in shared memory or by shuffles, u for V with its
-// rounding error or without, and how much later blocks of an SM begin, in ns.
-type tridiagonalVariant struct{ board, residual, stagger int }
+// tridiagonalVariant is how a build goes about its work: u for V with its rounding error or without, and how much later each of an
+// SM's blocks after the first begins, in ns.
+type tridiagonalVariant struct{ residual, stagger int }
 
 // tridiagonalVariants: the default first.
-var tridiagonalVariants = []tridiagonalVariant{
-	{1, 1, 0}, {0, 1, 0}, {1, 0, 0}, {1, 1, 500}, {1, 1, 1000}, {1, 0, 500}, {0, 0, 0}, {0, 1, 500},
-}
+var tridiagonalVariants = []tridiagonalVariant{{0, 500}, {0, 0}, {1, 500}, {1, 0}, {0, 1000}}
 
 // fits: codes of more than 4 bits show what rounding u does to V.
 func (v tridiagonalVariant) fits(s *specs.Spec) bool {
@@ -50,14 +50,13 @@ func (v tridiagonalVariant) fits(s *specs.Spec) bool {
 // tridiagonalCandidate is the general form's candidate with another kernel and its shared memory.
 func tridiagonalCandidate(s *specs.Spec, t Target, form Form, choice summaryParams, v tridiagonalVariant) Candidate {
 	c := summaryCandidate(s, t, form, choice)
-	c.Params = append(c.Params, Param{"tridiagonal", 1}, Param{"board", v.board}, Param{"residual", v.residual}, Param{"stagger", v.stagger})
+	c.Params = append(c.Params, Param{"tridiagonal", 1}, Param{"residual", v.residual}, Param{"stagger", v.stagger})
 	c.Header, c.Kernel = "kernels/page_summary_tridiagonal.cuh", "kvloom::page_summary_tridiagonal"
 	c.Geometry.DynamicShared = tridiagonalBlockBytes(s, choice.warps)
-	c.Geometry.Grid[0].Per = int64(choice.warps) // a page a warp, where pages are few
 	c.Constants = slices.DeleteFunc(slices.Clone(c.Constants), func(k Constant) bool {
 		return k.Name == "PAGE" || k.Name == "kNumWarps" || k.Name == "kSharedBytes"
 	})
-	c.Constants = append(c.Constants, Constant{"kBoard", fmt.Sprint(v.board == 1)}, Constant{"kResidual", fmt.Sprint(v.residual == 1)},
+	c.Constants = append(c.Constants, Constant{"kResidual", fmt.Sprint(v.residual == 1)},
 		Constant{"kStagger", fmt.Sprint(v.stagger)}, Constant{"kNumWarps", fmt.Sprint(choice.warps)}, Constant{"kNumBlocks", fmt.Sprint(choice.blocks)},
 		Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
 	return c

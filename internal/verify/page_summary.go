@@ -47,6 +47,10 @@ func summaryCases(s *specs.Spec, o Options) []Case {
 		{Name: tinyKeys, Reason: "squares of tiny keys vanish in float32", KVHeads: few, Lens: []int{4 * p}, Layout: TokenMajor, Data: Random},
 		{Name: oneBlock, Reason: "a grid sized for one new page builds any number", KVHeads: few, Lens: []int{40 * p, 0, 7 * p}, Layout: TokenMajor, Data: Random},
 	}
+	if s.Locks.Basis == plan.QueryWeighted {
+		own = append(own, Case{Name: noQueries, Reason: "a second moment of zero weighs all directions alike", KVHeads: few, Lens: []int{4 * p}, Layout: TokenMajor, Data: Random},
+			Case{Name: oneQuery, Reason: "a second moment of rank 1 leaves what shrinkage gives the other directions", KVHeads: few, Lens: []int{4 * p}, Layout: TokenMajor, Data: Random})
+	}
 	cases := Cases(s, o)
 	for _, c := range own {
 		if o.Wants(c.Name) {
@@ -69,7 +73,8 @@ func summaryCase(ctx context.Context, e *Env, s *specs.Spec, k *Kernel, c Case, 
 	}
 	a := e.NewArena()
 	j := newSummaryJudge(p)
-	run, err := newSummaryRun(e, k, p, a)
+	j.weights = summaryWeights(p, seed)
+	run, err := newSummaryRun(e, k, p, a, packWeights(j.weights))
 	if err == nil {
 		err = run.all(ctx, j)
 	}
@@ -88,7 +93,7 @@ type summaryRun struct {
 	before           []int32 // built_lens before the launch
 }
 
-func newSummaryRun(e *Env, k *Kernel, p *Problem, a *Arena) (*summaryRun, error) {
+func newSummaryRun(e *Env, k *Kernel, p *Problem, a *Arena, weights []byte) (*summaryRun, error) {
 	d, err := p.Upload(a)
 	if err != nil {
 		return nil, err
@@ -105,6 +110,16 @@ func newSummaryRun(e *Env, k *Kernel, p *Problem, a *Arena) (*summaryRun, error)
 	}
 	r.args = kernel.PageSummaryArgs{Cache: d.Args(), Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(), Workspace: r.workspace.Ptr(),
 		SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}
+	if len(weights) > 0 {
+		factors, err := a.Alloc("weights", int64(len(weights)))
+		if err == nil {
+			err = factors.Write(weights)
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.args.Weights = factors.Ptr()
+	}
 	return r, r.built.Write(BytesOfInt32(r.before))
 }
 

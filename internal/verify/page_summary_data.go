@@ -62,9 +62,9 @@ func plant(p *Problem, seed uint64) {
 			}
 		})
 	case hugeKeys, tinyKeys:
-		top := map[string]float64{"bf16": 3.3e38, "fp16": 65504}[p.Spec.Cache.DType]
+		top := map[string]float64{"bf16": 3.3e38, "fp16": 65504, "fp8_e4m3": 16.6}[p.Spec.Cache.DType]
 		if p.Case.Name == tinyKeys {
-			top = map[string]float64{"bf16": 1e-30, "fp16": 2e-6}[p.Spec.Cache.DType]
+			top = map[string]float64{"bf16": 1e-30, "fp16": 2e-6, "fp8_e4m3": 2e-4}[p.Spec.Cache.DType]
 		}
 		refill(p, func(x []float64) {
 			for i := range x {
@@ -82,17 +82,20 @@ func refill(p *Problem, fill func(x []float64)) {
 			for h := range c.KVHeads {
 				x := make([]float64, c.PageSize*c.HeadDim)
 				fill(x)
-				encode(c.DType, c.BlockKeys(c.Block(b, page), h), x)
+				c.EncodeKeys(c.BlockKeys(c.Block(b, page), h), x)
 			}
 		}
 	}
 }
 
-// plantNonFinite puts one bad key into pages 1, 3 and 5 of every head: a NaN, +inf and -inf, at different places.
+// plantNonFinite puts one bad key into pages 1, 3 and 5: a NaN and +inf of every head, -inf of the first alone, at different places.
 func plantNonFinite(p *Problem) {
 	c := p.Cache
 	for i, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		for h := range c.KVHeads {
+			if i == 2 && h > 0 {
+				break
+			}
 			keys := c.BlockKeys(c.Block(0, 2*i+1), h)
 			keys[(i*len(keys)/2+h)%len(keys)] = c.DType.Bits(bad)
 		}

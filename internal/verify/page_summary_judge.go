@@ -31,7 +31,10 @@ const (
 // summaryJudge compares records with what the contract allows: a basis is free in sign, and within equal singular values in
 // direction, so its energy is judged and not its codes.
 type summaryJudge struct {
-	p     *Problem
+	p *Problem
+	// weights of each KV head; nil: the plain SVD
+	weights []reference.Weights
+
 	span  *Tally // the basis, as the best coefficients would use it
 	mean  *Tally // the same, mean over the case's pages
 	kept  *Tally // the summary as it stands, C and V, mean over the case's pages; not at 2 bits, where that may be negative
@@ -88,10 +91,7 @@ func (j *summaryJudge) records(c *reference.Cache, got map[reference.RecordKey][
 			j.span.Fail("launch %d, block %d, head %d: %v", launch, key.Block, key.Head, err)
 			continue
 		}
-		bits := c.BlockKeys(key.Block, key.Head)
-		x := make([]float64, len(bits))
-		c.DType.Values(x, bits)
-		j.record(x, codes, got[key], key, i%every == 0)
+		j.record(c.DecodeKeys(key.Block, key.Head), codes, got[key], key, i%every == 0)
 	}
 }
 
@@ -109,7 +109,9 @@ func (j *summaryJudge) record(keys []float64, codes reference.Codes, packed []by
 		j.span.Fail("block %d, head %d: NaN in the basis or the coefficients of a finite page", key.Block, key.Head)
 		return
 	}
-	j.coefficients(d, got, codes, key)
+	if j.weights == nil { // of weighted bases C is not D V; the summary's energy holds it
+		j.coefficients(d, got, codes, key)
+	}
 	if svd {
 		j.energy(keys, d, got, key)
 	}
@@ -184,6 +186,7 @@ func (j *summaryJudge) coefficients(d []float64, got reference.Dequantised, code
 		}
 		step[r] = half * scale * math.Sqrt(float64(shape.HeadDim))
 	}
+	top := largestOf(d)
 	for t := range shape.PageSize {
 		norm := 0.0
 		for _, x := range d[t*shape.HeadDim : (t+1)*shape.HeadDim] {
@@ -193,7 +196,7 @@ func (j *summaryJudge) coefficients(d []float64, got reference.Dequantised, code
 		half := 0.5 * reference.FromBF16(codes.TokenScale[t])
 		for r := range shape.Rank {
 			i := t*shape.Rank + r
-			allowed := 1.05*half + norm*(step[r]+1e-4) + 1e-6*largestOf(d)
+			allowed := 1.05*half + norm*(step[r]+1e-4) + 1e-6*top
 			if allowed == 0 {
 				continue
 			}
@@ -206,7 +209,7 @@ func (j *summaryJudge) coefficients(d []float64, got reference.Dequantised, code
 // quantisation; and which columns are zero.
 func (j *summaryJudge) energy(keys, d []float64, got reference.Dequantised, key reference.RecordKey) {
 	shape := j.p.Shape
-	exact := reference.Summarise(keys, shape)
+	exact := j.summarise(keys, key.Head)
 	first := exact.Sigma[0] * exact.Sigma[0]
 	for r := range shape.Rank {
 		zero := !slices.ContainsFunc(got.V[r*shape.HeadDim:(r+1)*shape.HeadDim], func(x float64) bool { return x != 0 })
@@ -227,6 +230,7 @@ func (j *summaryJudge) energy(keys, d []float64, got reference.Dequantised, key 
 		return
 	}
 	want := exact.Quantise().Dequantise()
+	d, want.V, got.V = j.measure(d, key.Head), j.measure(want.V, key.Head), j.measure(got.V, key.Head)
 	best := reference.SpanEnergy(d, want.V, shape)
 	if shape.BasisBits == 16 {
 		best = 0

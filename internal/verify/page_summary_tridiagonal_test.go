@@ -49,7 +49,7 @@ func TestSummaryVariantsOnSim(t *testing.T) {
 			if c.Form != plan.Portable || c.Kernel != "kvloom::page_summary_tridiagonal" {
 				continue
 			}
-			variant := fmt.Sprintf("board %d, residual %d, stagger %t", c.Param("board"), c.Param("residual"), c.Param("stagger") > 0)
+			variant := fmt.Sprintf("residual %d, stagger %t", c.Param("residual"), c.Param("stagger") > 0)
 			if seen[variant] {
 				continue
 			}
@@ -58,7 +58,7 @@ func TestSummaryVariantsOnSim(t *testing.T) {
 				checkSummaryOnSim(t, s, c, variant, []string{"half-full last page", "degenerate pages", equalSpan, decaying, farKeys})
 			})
 		}
-		if len(seen) < 6 {
+		if len(seen) < 4 {
 			t.Errorf("rank %d: %d variants", rank, len(seen))
 		}
 	}
@@ -103,5 +103,30 @@ func checkSummaryOnSim(t *testing.T, s *specs.Spec, c plan.Candidate, reason str
 	}
 	if err := env.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWeightedSummaryOnSim runs the form with query-weighted bases: every case once, then layouts that differ.
+func TestWeightedSummaryOnSim(t *testing.T) {
+	for _, tt := range []struct {
+		dtype           string
+		dim, rank, bits int
+		reason          string
+		only            []string // cases; none: all
+	}{
+		{"bf16", 64, 4, 4, "two pages a tile, every case", nil},
+		{"bf16", 128, 8, 16, "one page a tile; energies are judged without a code's error", []string{decaying, "degenerate pages", oneQuery}},
+		{"fp16", 112, 5, 4, "rows of no whole lines, seven blocks", []string{"mixed lengths", notFinite, tinyKeys, farKeys}},
+		{"bf16", 256, 2, 8, "most registers", []string{"half-full last page", noQueries}},
+	} {
+		t.Run(fmt.Sprintf("%s d%d r%d b%d", tt.dtype, tt.dim, tt.rank, tt.bits), func(t *testing.T) {
+			s := summarySpec(tt.dtype, tt.dim, 16, tt.rank, tt.bits, 2)
+			s.Locks.Basis = plan.QueryWeighted
+			c, ok := plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
+			if !ok || c.Kernel != "kvloom::page_summary_weighted" {
+				t.Fatalf("%s: the default is %s", tt.reason, c.ID())
+			}
+			checkSummaryOnSim(t, s, c, tt.reason, tt.only)
+		})
 	}
 }

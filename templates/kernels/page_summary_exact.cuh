@@ -35,8 +35,9 @@ struct PageRows {
 // The places of vectors u, f32 [rows][16] with groups of four floats exchanged by row.
 __device__ __forceinline__ int vector_place(int row, int token) { return row * 16 + (((token / 4) ^ (row / 2)) % 4) * 4 + token % 4; }
 
-template <int HEAD_DIM, int RANK, int BITS, class Key>
+template <int HEAD_DIM, int RANK, int BITS, class T>
 struct ExactPage {
+  using Key = typename Compute<T>::type;
   using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
   using Rows = PageRows<HEAD_DIM>;
   static constexpr int kHalf = HEAD_DIM / 2;            // pairs of dims
@@ -45,6 +46,7 @@ struct ExactPage {
 
   const uint8_t* keys;
   int lane;
+  float key_scale;  // of the cache
 
   __device__ __forceinline__ uint32_t pair(int row, int pair) const {
     return *reinterpret_cast<const uint32_t*>(keys + Rows::chunk(row, pair / 4) + pair % 4 * 4);
@@ -61,7 +63,9 @@ struct ExactPage {
     for (int i = lane; i < 16 * kHalf; i += 32) top = larger_bits(top, pair(i / kHalf, i % kHalf));
 #pragma unroll
     for (int mask = 16; mask > 0; mask >>= 1) top = max(top, __shfl_xor_sync(~0u, top, mask));
-    return page_scale(top, Key{});
+    PageScale power = page_scale(top, Key{});
+    power.up *= key_scale;
+    return power;
   }
 
   // Writes the Gram matrix to g, f32 [16][kGramStride], and returns the power of 4 that brings it near 1, by the square root.
@@ -103,8 +107,9 @@ struct ExactPage {
   }
 
   // Writes V, its scales, the centroid and its scale; everything else of the record is written elsewhere. sigma holds the singular
-  // values of the scaled keys, 0 for no such direction; u the left vectors.
-  __device__ __forceinline__ void basis(uint8_t* record, const float* u, const float* sigma) const {
+  // values of the scaled keys, 0 for no such direction; u the left vectors. Of weighted bases sigma becomes the lengths of D^T u.
+  template <bool kWeighted>
+  __device__ __forceinline__ void basis(uint8_t* record, const float* u, float* sigma) const {
     const PageScale power = this->power();
     const uint32_t keep = power.down > 0.f ? ~0u : 0u;
     if constexpr (Layout::kQuarterBytes * 8 != HEAD_DIM / 4 * BITS) {
@@ -114,7 +119,8 @@ struct ExactPage {
 #pragma unroll 1
     for (int j = 0; j <= RANK; j++) {  // the last is the centroid, whose weights are alike
       const bool centroid = j == RANK;
-      const float inverse = centroid ? 1.f / 16 : sigma[j] > 0.f ? 1.f / sigma[j] : 0.f;
+      const bool kept = !centroid && sigma[j] > 0.f;
+      const float inverse = centroid ? 1.f / 16 : !kept ? 0.f : kWeighted ? 1.f : 1.f / sigma[j];
       float2 v[kPairs];
       float top = 0.f;
 #pragma unroll
@@ -133,7 +139,24 @@ struct ExactPage {
         v[m] = centroid ? make_float2(fmaf(x, inverse, ox), fmaf(y, inverse, oy)) : make_float2(x * inverse, y * inverse);
         top = fmaxf(top, fmaxf(fabsf(v[m].x), fabsf(v[m].y)));
       }
-      const Scale scale = make_scale(warp_top(top), centroid || BITS == 16 ? largest_code<8>() : largest_code<BITS == 16 ? 8 : BITS>());
+      if constexpr (kWeighted) {
+        float length = 0.f;
+#pragma unroll
+        for (int m = 0; m < kPairs; m++) {
+          if (lane + 32 * m < kHalf) length = fmaf(v[m].x, v[m].x, fmaf(v[m].y, v[m].y, length));
+        }
+#pragma unroll
+        for (int mask = 16; mask > 0; mask >>= 1) length += __shfl_xor_sync(~0u, length, mask);
+        if (kept) {
+          const float by = length > 0.f ? rsqrtf(length) : 0.f;
+#pragma unroll
+          for (int m = 0; m < kPairs; m++) v[m].x *= by, v[m].y *= by;
+          top *= by;
+          if (lane == 0) sigma[j] = sqrtf(length);
+        }
+      }
+      const KeyScale mu_scale = make_key_scale<T>(warp_top(top), largest_code<8>(), power.up);
+      const Scale scale = centroid ? mu_scale.scale : make_scale(warp_top(top), BITS == 16 ? largest_code<8>() : largest_code<BITS == 16 ? 8 : BITS>());
 #pragma unroll
       for (int m = 0; m < kPairs; m++) {
         const int p = lane + 32 * m;
@@ -141,7 +164,7 @@ struct ExactPage {
         else store_pair<BITS>(record + j * Layout::kRowBytes, p, p < kHalf, v[m], scale);
       }
       if (lane == 0) {
-        if (centroid) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(scale.value * power.up);
+        if (centroid) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(mu_scale.stored);
         else if (Layout::kHasColumnScales) reinterpret_cast<uint16_t*>(record + Layout::kColumnScales)[j] = bf16_bits(scale.value);
       }
     }

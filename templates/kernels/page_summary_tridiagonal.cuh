@@ -10,6 +10,7 @@
 
 #include "kernels/page_summary_common.cuh"
 #include "kernels/page_summary_exact.cuh"
+#include "kernels/page_summary_weights.cuh"
 #include "kvloom/linalg/leading16.cuh"
 #include "kvloom/mma/m16n8k8.cuh"
 #include "kvloom/ptx/async_copy16.cuh"
@@ -42,34 +43,50 @@ __device__ __forceinline__ Scale quick_scale(float top, float over_q) {
   return {value, value > 0.f ? rcp_approx(value) : 0.f};
 }
 
+// make_key_scale for codes of 8 bits, as quick.
+template <class T>
+__device__ __forceinline__ KeyScale quick_key_scale(float top, float up) {
+  if constexpr (sizeof(T) == 2) {
+    const Scale s = quick_scale(top, 1.f / 127);
+    return {s, s.value * up};
+  } else {
+    const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is
+    const Scale s = quick_scale(top * rest, 1.f / 127);
+    return {s.value > 0.f ? Scale{s.value / rest, s.inverse * rest} : Scale{0.f, 0.f}, s.value * power};
+  }
+}
+
 // x rounded to an integer, in the low bits of a float's pattern, plus `bias`: |x| < 2^21. A scale's own maximum is at most
 // q (1 + 2^-8) and so rounds to q: codes need no clamp.
 __device__ __forceinline__ uint32_t round_bits(float x, float inverse, int bias) {
   return __float_as_uint(fmaf(x, inverse, 12582912.f + static_cast<float>(bias)));
 }
 
-// kBoard: see Leading16. kResidual: u enters V's mma as hi + lo, else as hi alone, with the centroid's share taken out of V again.
-template <int HEAD_DIM, int RANK, int BITS, class Key, bool kBoard, bool kResidual>
+// kWeighted: page_summary_weights.cuh; a warp's pages then are of one KV head, and sigma is a direction's length, not its singular value.
+// kResidual: u enters V's mma as hi + lo, else as hi alone, with the centroid's share taken out of V again.
+// T: the cache's elements; Key: as shared memory holds them.
+template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, bool kWeighted = false>
 struct TridiagonalBuild {
+  using Key = typename Compute<T>::type;
   static_assert(RANK >= 1 && RANK <= 8, "eight lanes a page find a vector each");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
   static_assert(kResidual || BITS <= 4, "finer codes show what rounding does to u");
 
   using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
   using Rows = PageRows<HEAD_DIM>;
-  using Eigen = Leading16<RANK, (BITS >= 8), kBoard>;
-  using Exact = ExactPage<HEAD_DIM, RANK, BITS, Key>;
+  using Eigen = Leading16<RANK, (BITS >= 8)>;
+  using Exact = ExactPage<HEAD_DIM, RANK, BITS, T>;
   static constexpr int kTiles = HEAD_DIM / 8;               // of 8 dims
   static constexpr int kStepPages = RANK <= 4 && HEAD_DIM <= 128 ? 2 : 1;  // pages that share a tile, registers permitting
   static constexpr int kSteps = 4 / kStepPages;
   static constexpr int kRows = 8 / kStepPages;              // rows of u a page, those past RANK zero
   static constexpr int kGramStride = 20;
-  static_assert(Eigen::kBoardFloats <= 2 * 16 * kGramStride, "the board lies over two Gram matrices");
   static constexpr int kImage = Layout::kC;                 // V and mu as the record has them
 
   // A page goes the exact way when its keys' spread holds less than this share of their energy, or its centroid less than kCentroid:
   // truncation inside the mma leaves a Gram matrix about 2^-22 exact, and kRankTolerance has to stay above what that leaves.
   static constexpr float kSpread = 1.f / 64, kCentroid = 1e-5f;
+  static constexpr float kWeightedSpread = 1e-6f;  // keys that are centred first lose to the centroid's own rounding alone
   // The energies that need no scaling: Householder's sums of squares of the matrix's elements stay far inside f32.
   static constexpr float kSmallest = 1e-6f, kLargest = 1e12f;
 
@@ -88,7 +105,9 @@ struct TridiagonalBuild {
   uint8_t* shared;
   const float* starts;
   int lane;
-  int span = 4;  // pages of a batch, fewer where there are warps enough: what is done page by page then takes less time
+  const uint8_t* factor = nullptr;  // WeightFactor in shared memory
+  int own_head = 0;                 // where weighted
+  float key_scale = 1.f;            // of the cache
 
   __device__ __forceinline__ uint8_t* keys(int page) const { return shared + page * Rows::kBytes; }
   __device__ __forceinline__ float* vectors(int page) const { return reinterpret_cast<float*>(shared + kVectors) + page * kRows * 16; }
@@ -99,14 +118,14 @@ struct TridiagonalBuild {
   __device__ __forceinline__ int64_t* next_records() const { return records() + 8; }
 
   // Looks up the four pages of a batch, one in each of lanes 0-3, and notes what its head adds to the offsets. Returns the block id,
-  // which is not waited for before it is used; -1 where there is no page. A guess, where given, is the table's entry.
-  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch, const int* guess = nullptr) const {
-    const int item = batch * span + lane;
-    if (lane >= span || item >= range.items) return -1;
-    const int page = item / args.cache.kv_heads, head = item - page * args.cache.kv_heads;
+  // which is not waited for before it is used; -1 where there is no page.
+  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
+    const int item = batch * 4 + lane;
+    if (lane >= 4 || item >= range.items) return -1;
+    const int page = kWeighted ? item : item / args.cache.kv_heads;
+    const int head = kWeighted ? own_head : item - page * args.cache.kv_heads;
     next_keys()[lane] = head * args.cache.k_head_stride;
     next_records()[lane] = head * args.summary_head_stride;
-    if (guess != nullptr) return *guess;
     return args.cache.block_table[request * args.cache.table_stride + range.first + page];
   }
 
@@ -119,12 +138,37 @@ struct TridiagonalBuild {
     __syncwarp();
   }
 
+  // A page of e4m3, through registers: four loads a lane at a time.
+  __device__ __forceinline__ void convert_keys(const KvCache& cache, int page, const fp8_e4m3* from) const {
+    constexpr int kChunks = HEAD_DIM / 8, kTurns = kChunks / 2;
+    static_assert(16 * kChunks == 32 * kTurns, "a lane a chunk in every turn");
+#pragma unroll 1
+    for (int turn = 0; turn < kTurns; turn += 4) {
+      uint2 w[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int at = (turn + i) * 32 + lane;
+        if (turn + i < kTurns) w[i] = __ldg(reinterpret_cast<const uint2*>(from + at / kChunks * cache.k_token_stride + at % kChunks * 8));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int at = (turn + i) * 32 + lane;
+        if (turn + i < kTurns)
+          *reinterpret_cast<uint4*>(keys(page) + Rows::chunk(at / kChunks, at % kChunks)) =
+              make_uint4(e4m3x2_to_bf16x2(w[i].x), e4m3x2_to_bf16x2(w[i].x >> 16), e4m3x2_to_bf16x2(w[i].y), e4m3x2_to_bf16x2(w[i].y >> 16));
+      }
+    }
+  }
+
   // Starts loading a page of the next batch, zeros where there is none.
   __device__ __forceinline__ void fetch(const KvCache& cache, int page, bool aligned) const {
     constexpr int kChunks = HEAD_DIM / 8;
     const int64_t offset = next_keys()[page];
     const bool valid = offset >= 0;
-    const uint16_t* from = static_cast<const uint16_t*>(cache.k) + (valid ? offset : 0);
+    const auto from = static_cast<const typename KeyBits<T>::type*>(cache.k) + (valid ? offset : 0);
+    if constexpr (sizeof(T) == 1) {
+      if (aligned && valid) convert_keys(cache, page, from);
+    }
     if (!aligned || !valid) {  // or a stride that is too long for 32 bits
 #pragma unroll 1
       for (int i = opaque(lane); i < 16 * kChunks; i += 32) {
@@ -133,6 +177,7 @@ struct TridiagonalBuild {
       }
       return;
     }
+    if (sizeof(T) == 1) return;
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(keys(page)));
     if constexpr (32 % kChunks == 0) {
       constexpr int kAtOnce = 32 / kChunks;
@@ -152,18 +197,23 @@ struct TridiagonalBuild {
     }
   }
 
-  // The Gram matrix of a page's keys.
-  __device__ __forceinline__ void form_gram(int page, float* out) const {
+  // The Gram matrix of a page's keys. Returns the centroid's energy where weighted.
+  __device__ __forceinline__ float form_gram(int page, float* out) const {
     const int g = lane / 4, p = lane % 4;
     float left[4] = {0.f, 0.f, 0.f, 0.f}, right[4] = {0.f, 0.f, 0.f, 0.f};  // columns 0-7 and 8-15
+    float centroid = 0.f;
+    if constexpr (kWeighted) {
+      centroid = weighted_gram<HEAD_DIM, Key>(left, right, keys(page), factor, lane, sixteenths(Key{}));
+    } else {
 #pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; k++) {
-      uint32_t r[4];
-      load_tile(r, keys(page) + Rows::tile(lane, k));
+      for (int k = 0; k < HEAD_DIM / 16; k++) {
+        uint32_t r[4];
+        load_tile(r, keys(page) + Rows::tile(lane, k));
 #pragma unroll
-      for (int h = 0; h < 4; h += 2) {
-        mma_m16n8k8(left, r[h], r[h + 1], r[h], Key{});
-        mma_m16n8k8(right, r[h], r[h + 1], r[h + 1], Key{});
+        for (int h = 0; h < 4; h += 2) {
+          mma_m16n8k8(left, r[h], r[h + 1], r[h], Key{});
+          mma_m16n8k8(right, r[h], r[h + 1], r[h + 1], Key{});
+        }
       }
     }
     out += g * kGramStride + 2 * p;
@@ -171,6 +221,7 @@ struct TridiagonalBuild {
     *reinterpret_cast<float2*>(out + 8) = make_float2(right[0], right[1]);
     *reinterpret_cast<float2*>(out + 8 * kGramStride) = make_float2(left[2], left[3]);
     *reinterpret_cast<float2*>(out + 8 * kGramStride + 8) = make_float2(right[2], right[3]);
+    return centroid;
   }
 
   // Columns l and l + 8 of a Gram matrix.
@@ -188,44 +239,44 @@ struct TridiagonalBuild {
   __device__ __forceinline__ uint32_t decompose(float& up) const {
     const int page = lane / 8, l = lane % 8;
     Eigen eigen;
-    float energy = 0.f;
+    float energy = 0.f, centre = 0.f;
+    constexpr int kAtOnce = kWeighted ? 1 : 2;  // weighted matrices take the registers of two
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       if (half == 1) {
         ptx::wait_copies<0>();
         __syncwarp();
       }
-      if (records()[2 * half] >= 0) form_gram(2 * half, gram(0));
-      if (records()[2 * half + 1] >= 0) form_gram(2 * half + 1, gram(1));
+#pragma unroll kAtOnce
+      for (int q = 0; q < 2; q++) {
+        const float c = form_gram(2 * half + q, gram(q));
+        if (kWeighted && page == 2 * half + q) centre = c;
+      }
       __syncwarp();
       if (page / 2 == half) {
-        if (records()[page] >= 0) {
-          const float* g = gram(page % 2);
-          load_columns(eigen, g, l, 1.f);
-          energy = g[l * (kGramStride + 1)] + g[(l + 8) * (kGramStride + 1)];
-        } else {
-#pragma unroll
-          for (int i = 0; i < 16; i++) eigen.a[i] = eigen.b[i] = 0.f;
-        }
+        const float* g = gram(page % 2);
+        load_columns(eigen, g, l, 1.f);
+        energy = g[l * (kGramStride + 1)] + g[(l + 8) * (kGramStride + 1)];
       }
       __syncwarp();
     }
     energy = group_sum(energy);
     float2 sums = eigen.sums();
     const float centroid = group_sum(sums.x + sums.y) * (1.f / 16);  // 16 times the squared length of the centroid
-    const bool plain = energy > kSmallest && energy < kLargest && energy - centroid > kSpread * energy && centroid > kCentroid * energy;
+    const bool plain = energy > kSmallest && energy < kLargest &&
+                       (kWeighted ? energy > kWeightedSpread * centre : energy - centroid > kSpread * energy && centroid > kCentroid * energy);
     const bool wanted = records()[page] >= 0;
     // A bit a lane to a bit a page, at bits 0, 8, 16 and 24.
     const uint32_t careful = __ballot_sync(~0u, wanted && !plain) & 0x01010101u;
     float root = 1.f;
-    up = 1.f;
+    up = key_scale;
     if (careful != 0) {
 #pragma unroll 1
       for (int p = 0; p < 4; p++) {
         if ((careful >> 8 * p & 1) == 0) continue;
-        const Exact exact{keys(p), opaque(lane)};
+        const Exact exact{keys(p), opaque(lane), key_scale};
         const PageScale power = exact.power();
-        const float r = exact.gram(gram(0), power);
+        const float r = kWeighted ? weighted_gram_exact<HEAD_DIM, Key>(gram(0), keys(p), factor, power, opaque(lane)) : exact.gram(gram(0), power);
         __syncwarp();
         if (page == p) {
           const float inverse = 1.f / r;  // a power of two
@@ -237,9 +288,7 @@ struct TridiagonalBuild {
         __syncwarp();
       }
     }
-    if constexpr (kBoard) eigen.board = gram(0) + page * 4;
     const float value = eigen.run(l, sums, starts);
-    if constexpr (kBoard) __syncwarp();  // vectors lie over the board
     const float first = of_group(value, 0);
     const bool kept = l < RANK && value > kRankTolerance * first && value > 1e-30f;
     if (l < kRows) {
@@ -255,10 +304,11 @@ struct TridiagonalBuild {
     return careful;
   }
 
-  // C = sigma u of all four pages, two tokens a lane, with its scales.
-  __device__ __forceinline__ void coefficients(uint8_t* summaries, float up) const {
+  // C = sigma u of pages begin to end - 1, two tokens a lane, with its scales.
+  __device__ __forceinline__ void coefficients(uint8_t* summaries, float up, int begin, int end) const {
     constexpr int kPad = Layout::kRankPad;
     const int page = lane / 8, l = lane % 8;
+    if (page < begin || page >= end) return;
     const float* u = vectors(page);
     float c[2][kPad], top[2] = {0.f, 0.f};
 #pragma unroll
@@ -270,7 +320,8 @@ struct TridiagonalBuild {
       c[0][j] = x.x * s, c[1][j] = x.y * s;
       top[0] = fmaxf(top[0], fabsf(c[0][j])), top[1] = fmaxf(top[1], fabsf(c[1][j]));
     }
-    const Scale first = quick_scale(top[0], 1.f / 127), second = quick_scale(top[1], 1.f / 127);
+    const KeyScale first_key = quick_key_scale<T>(top[0], up), second_key = quick_key_scale<T>(top[1], up);
+    const Scale first = first_key.scale, second = second_key.scale;
     uint32_t code[2 * kPad];
 #pragma unroll
     for (int j = 0; j < kPad; j++) {
@@ -281,7 +332,7 @@ struct TridiagonalBuild {
     if (record < 0) return;
     uint8_t* out = summaries + record;
     store_bytes<2 * kPad>(out + Layout::kC + l * 2 * kPad, code);
-    const float low = first.value > 0.f ? first.value * up : 0.f, high = second.value > 0.f ? second.value * up : 0.f;
+    const float low = first.value > 0.f ? first_key.stored : 0.f, high = second.value > 0.f ? second_key.stored : 0.f;
     reinterpret_cast<uint32_t*>(out + Layout::kTokenScales)[l] = pack_pair(low, high, bf16{});
   }
 
@@ -310,13 +361,13 @@ struct TridiagonalBuild {
   static __host__ __device__ constexpr int place(int dim) { return dim * BITS / 8 + dim / Layout::kQuarterDims * kPadBytes; }
 
   // V, the centroid and their scales of one step's pages; refills the pages' places once they are in registers.
-  __device__ __forceinline__ void basis(const PageSummaryArgs& args, int step, bool more, bool aligned, uint32_t careful) const {
+  __device__ __forceinline__ void basis(const PageSummaryArgs& args, int step, bool more, bool aligned, uint32_t careful, float up) const {
     const int g = lane / 4, p = lane % 4;
     const int part = kStepPages == 1 ? 0 : lane / 16;  // which page of the step this lane's row belongs to
     const int page = step * kStepPages + part, j = g % kRows;
     const float2 u0 = *reinterpret_cast<const float2*>(vectors(page) + vector_place(j, 2 * p));
     const float2 u1 = *reinterpret_cast<const float2*>(vectors(page) + vector_place(j, 2 * p + 8));
-    const float s = sigma(page)[j];
+    float s = sigma(page)[j];
     const uint32_t hi0 = pack_pair(u0.x, u0.y, Key{}), hi1 = pack_pair(u1.x, u1.y, Key{});
     const float2 r0 = unpack(hi0, Key{}), r1 = unpack(hi1, Key{});
     uint32_t lo0 = 0, lo1 = 0;
@@ -387,11 +438,27 @@ struct TridiagonalBuild {
       }
     }
 
+    if constexpr (kWeighted) {  // lengths, and with them C, before images lie over u
+      float length = 0.f, odd = 0.f;
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) length = fmaf(acc[n][0], acc[n][0], length), odd = fmaf(acc[n][1], acc[n][1], odd);
+      length += odd;
+      length += __shfl_xor_sync(~0u, length, 1);
+      length += __shfl_xor_sync(~0u, length, 2);
+      if (s > 0.f && (careful >> 8 * page & 1) == 0) {
+        s = length * rsqrt_approx(length + 1e-36f);
+        if (p == 0) sigma(page)[j] = s;
+      }
+      __syncwarp();
+      coefficients(args.summaries, up, step * kStepPages, (step + 1) * kStepPages);
+      __syncwarp();
+    }
     uint8_t* image = shared + kScratch + step * kStepVectors + part * kImage;
     const float over = s > 0.f ? rcp_approx(s) : 0.f;
     const Scale scale = quick_scale(top * over, 1.f / largest_code<BITS == 16 ? 8 : BITS>());
     write_row(image + j * Layout::kRowBytes, j, acc, BITS == 16 ? over : over * scale.inverse);
-    const Scale mu_scale = quick_scale(top_mu, 1.f / 127);
+    const KeyScale mu_key = quick_key_scale<T>(top_mu, key_scale);
+    const Scale mu_scale = mu_key.scale;
 #pragma unroll
     for (int m = 0; m < kOwn; m++) {
       const int n = m * kRows + j;
@@ -406,7 +473,7 @@ struct TridiagonalBuild {
     const int word = lane % (4 * kRows);
     float value = __shfl_sync(~0u, scale.value, part * 16 + word % kRows * 4);
     if (word >= RANK || !Layout::kHasColumnScales) value = 0.f;
-    if (word == kMuWord) value = mu_scale.value;
+    if (word == kMuWord) value = mu_key.stored;
     const int64_t record = records()[page];
     const bool write = record >= 0 && (careful >> 8 * page & 1) == 0;
     if (write && word < kWords) reinterpret_cast<uint16_t*>(args.summaries + record + kFirst)[word] = bf16_bits(value);
@@ -479,19 +546,12 @@ struct TridiagonalBuild {
     }
   }
 
-  // What look_up of a batch returns where no page is built: asked for before the lengths are known, since a table, unlike an index of
-  // it, is there to be read.
-  __device__ __forceinline__ int guess(const KvCache& cache, int request, int batch) const {
-    const int page = (batch * span + lane) / cache.kv_heads;
-    return lane < span && page < cache.max_pages ? cache.block_table[request * cache.table_stride + page] : -1;
-  }
+  static __device__ __forceinline__ int batches(BuildRange range) { return (range.items + 3) / 4; }
 
-  __device__ __forceinline__ int batches(BuildRange range) const { return (range.items + span - 1) / span; }
-
-  // Starts loading the first batch of this warp's share of one request. guess holds its block ids if nothing is built yet and batches are whole.
-  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, int first, int guess, bool aligned) const {
+  // Starts loading the first batch of this warp's share of one request.
+  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, int first, bool aligned) const {
     if (first >= batches(range)) return;
-    note(args, range.first == 0 && span == 4 ? look_up(args, request, range, first, &guess) : look_up(args, request, range, first));
+    note(args, look_up(args, request, range, first));
 #pragma unroll 1
     for (int s = 0; s < kSteps; s++) {
       for (int q = 0; q < kStepPages; q++) fetch(args.cache, s * kStepPages + q, aligned);
@@ -499,7 +559,7 @@ struct TridiagonalBuild {
     }
   }
 
-  // Builds this warp's share: batches first, first + step, ... of `span` items.
+  // Builds this warp's share: batches first, first + step, ... of 4 items.
   __device__ __forceinline__ void run(const PageSummaryArgs& args, int request, BuildRange range, int first, int step, bool aligned) const {
     if (first >= batches(range)) return;
     for (int batch = first; batch < batches(range); batch += step) {
@@ -512,17 +572,20 @@ struct TridiagonalBuild {
       float up;
       const uint32_t careful = decompose(up);
       note(args, next);
-      coefficients(args.summaries, up);
+      if constexpr (!kWeighted) coefficients(args.summaries, up, 0, 4);
       if (careful != 0) {
 #pragma unroll 1
         for (int page = 0; page < 4; page++) {
-          if ((careful >> 8 * page & 1) != 0) Exact{keys(page), opaque(lane)}.basis(args.summaries + records()[page], vectors(page), sigma(page));
+          if ((careful >> 8 * page & 1) == 0) continue;
+          Exact{keys(page), opaque(lane), key_scale}.template basis<kWeighted>(args.summaries + records()[page], vectors(page), sigma(page));
+          __syncwarp();
+          // Its keys would reach the page that shares its tile: 0 times what is not finite is not 0.
+          for (int i = opaque(lane); i < Rows::kBytes / 16; i += 32) reinterpret_cast<uint4*>(keys(page))[i] = make_uint4(0, 0, 0, 0);
         }
+        __syncwarp();
       }
 #pragma unroll 1
-      for (int s = 0; s < kSteps; s++) {
-        if (more || records()[s * kStepPages] >= 0 || records()[(s + 1) * kStepPages - 1] >= 0) basis(args, s, more, aligned, careful);
-      }
+      for (int s = 0; s < kSteps; s++) basis(args, s, more, aligned, careful, up);
       __syncwarp();
     }
     ptx::wait_copies<0>();
@@ -531,16 +594,17 @@ struct TridiagonalBuild {
 
 // Grid: x shares the pages of one request, y the requests. Any grid is right. Blocks of an SM after the first begin kStagger ns later
 // each: those before them then have their keys while the others' are on their way.
-template <int HEAD_DIM, int RANK, int BITS, class Key, bool kBoard, bool kResidual, int kStagger, int kNumWarps, int kNumBlocks, int kSharedBytes>
+template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, int kStagger, int kNumWarps, int kNumBlocks, int kSharedBytes>
 __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& args) {
-  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, Key, kBoard, kResidual>;
+  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, T, kResidual>;
   static_assert(kNumWarps * Build::kWarpBytes + Build::kStartBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32;
   float* starts = reinterpret_cast<float*>(shared + kNumWarps * Build::kWarpBytes);
   // Offsets within a page are taken in 32 bits; longer strides are as rare as odd ones.
-  const bool aligned = keys_aligned(args.cache) && args.cache.k_token_stride >= 0 && args.cache.k_token_stride < 1 << 26;
+  const bool aligned = keys_aligned<T>(args.cache) && args.cache.k_token_stride >= 0 && args.cache.k_token_stride < 1 << 26;
   Build build{shared + warp * Build::kWarpBytes, starts, static_cast<int>(threadIdx.x % 32)};
+  build.key_scale = cache_scale<T>(args.cache.k_scale);
   // A request has fewer than 2^29 batches, so blocks past 2^29 have none and need no own place.
   constexpr unsigned kMost = (1u << 29) / kNumWarps;
   const int own = static_cast<int>(min(blockIdx.x, kMost)) * kNumWarps + warp, step = static_cast<int>(min(gridDim.x, kMost)) * kNumWarps;
@@ -549,14 +613,11 @@ __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& 
   const bool early = gridDim.y >= args.cache.batch;
 #pragma unroll 1
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
-    build.span = 4;
-    const int guess = build.guess(args.cache, request, own);
     const BuildRange range = build_range<16>(args, request);
-    build.span = min(max((range.items + step - 1) / step, 1), 4);
     if constexpr (kStagger > 0) {
-      if (request == blockIdx.y && own + step < build.batches(range)) __nanosleep(blockIdx.x * kNumBlocks / gridDim.x * kStagger);
+      if (request == blockIdx.y && own + step < Build::batches(range)) __nanosleep(blockIdx.x * kNumBlocks / gridDim.x * kStagger);
     }
-    build.start(args, request, range, own, guess, aligned);
+    build.start(args, request, range, own, aligned);
     if (request == blockIdx.y) {
       Build::Eigen::make_starts(starts, threadIdx.x, kNumWarps * 32);
       if (early) finish_build<16>(args);

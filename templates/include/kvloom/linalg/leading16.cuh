@@ -21,9 +21,8 @@ __device__ __forceinline__ float group_sum(float x) {
   return x;
 }
 
-// kFine spends more on vectors that are nearer to eigenvectors, which coarse codes do not show. Vectors reach all lanes of a group by
-// shuffles, or with kBoard through shared memory, where reflectors then stay: fewer instructions and registers.
-template <int RANK, bool kFine, bool kBoard>
+// kFine spends more on vectors that are nearer to eigenvectors, which coarse codes do not show.
+template <int RANK, bool kFine>
 struct Leading16 {
   static_assert(RANK >= 1 && RANK <= 8, "a group of 8 lanes finds a vector a lane");
   static constexpr int kPad = RANK > 4 ? 8 : RANK > 2 ? 4 : RANK;  // lanes l, l + kPad, ... sample for the same eigenvalue
@@ -36,21 +35,10 @@ struct Leading16 {
   static constexpr float kStart = 1e-10f;  // length of a start vector's elements: each solve can lengthen by 1e7
   static constexpr int kStartFloats = 8 * 16;
 
-  // The board: reflector k's elements from group k / 4 of four on, then one vector more. Groups of the warp's four matrices lie side
-  // by side, so that the warp's stores meet all banks.
-  static constexpr int board_row(int k) {
-    int groups = 0;
-    for (int i = 1; i < k; i++) groups += 4 - i / 4;
-    return groups - k / 4;  // element j is in group board_row(k) + j / 4
-  }
-  static constexpr int kBoardProduct = board_row(14) + 14 / 4;  // where the vector starts
-  static constexpr int kBoardFloats = (kBoardProduct + 4) * 16;
-
-  float a[16], b[16];    // columns l and l + 8; then, without a board, reflector k's elements l and l + 8 in a[k], b[k]
+  float a[16], b[16];    // columns l and l + 8; then reflector k's elements l and l + 8 in a[k], b[k]
   float d[16], e[16];    // the tridiagonal matrix, rows 1..15, e[i] couples i and i + 1; the same in all lanes of the group
   float x[16];           // this lane's vector
   float top;             // what d and e were divided by
-  float* board;          // this group's, in shared memory
 
   // The table of start vectors, made once a block: row l's first float is lane l's first sample point, for row 0 of a vector is
   // never used. Groups of four floats are exchanged so that 8 lanes meet all banks.
@@ -92,7 +80,7 @@ struct Leading16 {
   // Each lane takes in the whole vector v and the whole product A v, so that their sums need no shuffles. v is not normalised:
   // H = I - beta v v^T. It is put together from each lane's own element, which the same lane uses below: columns and rows differ by
   // rounding, and a v of one with elements of the other makes that difference grow with each step.
-  __device__ __forceinline__ void reduce_by_shuffles(int l) {
+  __device__ __forceinline__ void reduce(int l) {
 #pragma unroll
     for (int k = 1; k < 14; k++) {
       const bool both = k < 7;  // column l still has rows below k
@@ -147,91 +135,6 @@ struct Leading16 {
       if (k < 8) a[k] = v0 * scale;
       b[k] = v1 * scale;
     }
-  }
-
-  // Element j of the board's row that starts at group `row`.
-  __device__ __forceinline__ float* on_board(int row, int j) const { return board + (row + j / 4) * 16 + j % 4; }
-
-  // Groups first / 4 to 3 of a row.
-  __device__ __forceinline__ void read_board(float (&out)[16], int row, int first) const {
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-      if (i + 4 <= first) continue;
-      const float4 x = *reinterpret_cast<const float4*>(on_board(row, i));
-      out[i] = x.x, out[i + 1] = x.y, out[i + 2] = x.z, out[i + 3] = x.w;
-    }
-  }
-
-  // The same by way of the board. A v is taken with column k as it stands, before its length is known, and mended by alpha's share.
-  __device__ __forceinline__ void reduce_by_board(int l) {
-    float* const own = board + l / 4 * 16 + l % 4;  // element l of row 0; element l + 8 is two groups on
-#pragma unroll
-    for (int k = 1; k < 14; k++) {
-      const bool both = k < 7;
-      constexpr int kGroup = 16;
-      const int row = board_row(k);
-      if (k < 8 && (k < 4 || l >= 4)) own[row * kGroup] = a[k];
-      if (k < 12 || l >= 4) own[(row + 2) * kGroup] = b[k];
-      __syncwarp();
-      float v[16];
-      read_board(v, row, k);
-      d[k] = v[k];
-      float square = 0.f, odd = 0.f, p0 = 0.f, p1 = 0.f, q0 = 0.f, q1 = 0.f;
-#pragma unroll
-      for (int j = k + 1; j < 16; j++) {
-        float& sum = j % 2 ? odd : square;
-        sum = fmaf(v[j], v[j], sum);
-      }
-#pragma unroll
-      for (int j = k + 1; j < 16; j++) {
-        float& low = j % 2 ? p0 : q0;
-        float& high = j % 2 ? p1 : q1;
-        if (both) low = fmaf(a[j], v[j], low);
-        high = fmaf(b[j], v[j], high);
-      }
-      square += odd;
-      const float length = square * rsqrt_approx(square + 1e-36f);
-      const float alpha = -copysignf(length, v[k + 1]);
-      const float beta = rcp_approx(fmaf(fabsf(v[k + 1]), length, square) + 1e-36f);
-      v[k + 1] -= alpha;
-      e[k] = alpha;
-      float v0 = both && l > k ? a[k] : 0.f;  // elements l and l + 8
-      float v1 = k < 8 || l + 8 > k ? b[k] : 0.f;
-      if (l == (k + 1) % 8) {
-        if (k + 1 < 8) v0 -= alpha;
-        else v1 -= alpha;
-      }
-      if (both) p0 = fmaf(-alpha, a[k + 1], p0 + q0) * beta;
-      p1 = fmaf(-alpha, b[k + 1], p1 + q1) * beta;
-      if (both && (k < 3 || l >= 4)) own[kBoardProduct * kGroup] = p0;  // elements past k alone are read
-      if (k < 11 || l >= 4) own[(kBoardProduct + 2) * kGroup] = p1;
-      __syncwarp();
-      // Element k + 1, which back() reads, is its lane's; the others store what is there.
-      if (k + 1 < 8) {
-        if (k < 4 || l >= 4) own[row * kGroup] = v0;
-      } else {
-        if (k < 12 || l >= 4) own[(row + 2) * kGroup] = v1;
-      }
-      float p[16], dot = 0.f, rest = 0.f;
-      read_board(p, kBoardProduct, k + 1);
-#pragma unroll
-      for (int j = k + 1; j < 16; j++) {
-        float& sum = j % 2 ? rest : dot;
-        sum = fmaf(v[j], p[j], sum);
-      }
-      const float twice = (dot + rest) * beta;
-      const float w0 = fmaf(-twice, v0, p0), w1 = fmaf(-twice, v1, p1);
-#pragma unroll
-      for (int j = k + 1; j < 16; j++) {
-        if (both) a[j] = fmaf(-v[j], w0, fmaf(-p[j], v0, a[j]));
-        b[j] = fmaf(-v[j], w1, fmaf(-p[j], v1, b[j]));
-      }
-    }
-  }
-
-  __device__ __forceinline__ void reduce(int l) {
-    if constexpr (kBoard) reduce_by_board(l);
-    else reduce_by_shuffles(l);
     d[14] = of_group(b[14], 6);
     d[15] = of_group(b[15], 7);
     e[14] = of_group(b[15], 6);
@@ -248,41 +151,23 @@ struct Leading16 {
     }
   }
 
-  // Signs of a chain of minors, and its last two. grow keeps products of small numbers from vanishing: neither they nor the product of
-  // two chains' ends leave f32.
-  struct Minors {
-    float before = 1.f, now = 1.f;
-    uint32_t signs = 0;
-    __device__ __forceinline__ void step(float shifted, float square) {
-      const float next = fmaf(shifted, now, -(square * before));
+  // How many eigenvalues exceed s: the signs of the leading minors, without a division. square holds e^2.
+  __device__ __forceinline__ int count(float s, const float (&square)[16]) const {
+    float before = 1.f, now = d[1] - s;
+    uint32_t signs = __float_as_uint(now) >> 31;
+#pragma unroll
+    for (int i = 2; i < 16; i++) {
+      const float next = fmaf(d[i] - s, now, -(square[i - 1] * before));
       before = now;
       now = next;
       signs = __funnelshift_l(__float_as_uint(next), signs, 1);
+      if (i == 6 || i == 11) {
+        const float grow = fmaxf(fabsf(before), fabsf(now)) < 0x1p-20f ? 0x1p60f : 1.f;
+        before *= grow;
+        now *= grow;
+      }
     }
-    __device__ __forceinline__ void grow() {
-      const float by = fmaxf(fabsf(before), fabsf(now)) < 0x1p-20f ? 0x1p80f : 1.f;
-      before *= by;
-      now *= by;
-    }
-    __device__ __forceinline__ int changes() const { return __popc(signs ^ (signs >> 1)); }  // from 1 on: the first sign is +
-  };
-
-  // How many eigenvalues exceed s: the signs of minors, without a division, from both ends to the middle, for that is half as long a
-  // chain. square holds e^2.
-  __device__ __forceinline__ int count(float s, const float (&square)[16]) const {
-    Minors low, high;
-    low.step(d[1] - s, 0.f);
-    high.step(d[15] - s, 0.f);
-#pragma unroll
-    for (int i = 2; i < 8; i++) {
-      low.step(d[i] - s, square[i - 1]);
-      high.step(d[16 - i] - s, square[16 - i]);
-      if (i == 5) low.grow(), high.grow();
-    }
-    // What is left of row 8, times both ends' minors.
-    const float rest = fmaf(fmaf(d[8] - s, low.now, -(square[7] * low.before)), high.now, -(square[8] * high.before) * low.now);
-    const uint32_t sign = (__float_as_uint(rest) ^ __float_as_uint(low.now) ^ __float_as_uint(high.now)) >> 31;
-    return 15 - low.changes() - high.changes() - static_cast<int>(sign);
+    return 15 - __popc(signs ^ (signs >> 1));
   }
 
   // Brackets eigenvalue l % kPad, 0 the largest; returns a place in the bracket.
@@ -322,34 +207,24 @@ struct Leading16 {
     return s;
   }
 
-  // Inverse iteration by a factorisation from both ends to row 8, without pivoting: a pivot near 0 makes the vector long, which is what
-  // is wanted, and two chains take half as long as one.
+  // Inverse iteration by L D L^T without pivoting: a pivot near 0 makes the vector long, which is what is wanted.
   __device__ __forceinline__ void solve(float lambda) {
-    float pivot[16], factor[16];  // reciprocals; the next row's share, towards row 8
-    auto reciprocal = [](float q) { return rcp_approx(q + copysignf(1e-7f, q)); };
+    float pivot[16], factor[16];  // reciprocals
 #pragma unroll
-    for (int i = 1; i < 8; i++) {
-      const int j = 16 - i;
-      const float low = d[i] - lambda, high = d[j] - lambda;
-      pivot[i] = reciprocal(i > 1 ? fmaf(-e[i - 1], factor[i - 1], low) : low);
-      pivot[j] = reciprocal(i > 1 ? fmaf(-e[j], factor[j + 1], high) : high);
+    for (int i = 1; i < 16; i++) {
+      float q = d[i] - lambda;
+      if (i > 1) q = fmaf(-e[i - 1], factor[i - 1], q);
+      q += copysignf(1e-7f, q);
+      pivot[i] = rcp_approx(q);
       factor[i] = e[i] * pivot[i];
-      factor[j] = e[j - 1] * pivot[j];
     }
-    pivot[8] = reciprocal(fmaf(-e[8], factor[9], fmaf(-e[7], factor[7], d[8] - lambda)));
 #pragma unroll
     for (int s = 0; s < kSolves; s++) {
 #pragma unroll
-      for (int i = 2; i < 8; i++) {
-        x[i] = fmaf(-factor[i - 1], x[i - 1], x[i]);
-        x[16 - i] = fmaf(-factor[17 - i], x[17 - i], x[16 - i]);
-      }
-      x[8] = fmaf(-factor[9], x[9], fmaf(-factor[7], x[7], x[8])) * pivot[8];
+      for (int i = 2; i < 16; i++) x[i] = fmaf(-factor[i - 1], x[i - 1], x[i]);
+      x[15] *= pivot[15];
 #pragma unroll
-      for (int i = 7; i >= 1; i--) {
-        x[i] = fmaf(-factor[i], x[i + 1], x[i] * pivot[i]);
-        x[16 - i] = fmaf(-factor[16 - i], x[15 - i], x[16 - i] * pivot[16 - i]);
-      }
+      for (int i = 14; i >= 1; i--) x[i] = fmaf(-factor[i], x[i + 1], x[i] * pivot[i]);
     }
   }
 
@@ -388,20 +263,14 @@ struct Leading16 {
 #pragma unroll
     for (int k = 13; k >= 1; k--) {
       float z[16], dot = 0.f, odd = 0.f;
-      if constexpr (kBoard) {
-        read_board(z, board_row(k), k + 1);
-      } else {
 #pragma unroll
-        for (int j = k + 1; j < 16; j++) z[j] = of_group(j < 8 ? a[k] : b[k], j % 8);
-      }
+      for (int j = k + 1; j < 16; j++) z[j] = of_group(j < 8 ? a[k] : b[k], j % 8);
 #pragma unroll
       for (int j = k + 1; j < 16; j++) {
         if (j % 2) odd = fmaf(z[j], x[j], odd);
         else dot = fmaf(z[j], x[j], dot);
       }
       dot += odd;
-      // A reflector's beta is what its first element and alpha, now e, made it.
-      if constexpr (kBoard) dot *= rcp_approx(fmaf(fabsf(z[k + 1]), fabsf(e[k]) * top, 1e-36f));
 #pragma unroll
       for (int j = k + 1; j < 16; j++) x[j] = fmaf(-dot, z[j], x[j]);
     }
