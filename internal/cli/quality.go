@@ -31,6 +31,7 @@ type QualityCmd struct {
 	Context     int       `help:"Tokens over which the keys that a rerank reads are spread; 0: the file's." default:"0"`
 	Queries     int       `help:"Last queries of each head; 0 for all in the file." default:"0"`
 	Device      string    `help:"reference, or sim, cuda, cuda:N: score and select by the project's kernels there." default:"reference"`
+	Given       bool      `name:"given-records" help:"With a device: score the reference's summaries in place of those that the kernels built."`
 	Sink        int       `help:"First pages always kept, inside the budget." default:"1"`
 	Recent      int       `help:"Last pages always kept, inside the budget." default:"1"`
 	EachFile    bool      `help:"Tables of every file before those of the mean."`
@@ -89,7 +90,7 @@ func (c *QualityCmd) Run(ctx *Context) error {
 
 func (c *QualityCmd) options() (quality.Options, error) {
 	o := quality.Options{Ranks: c.Rank, PageSizes: c.PageSize, Budgets: c.Budget, Queries: c.Queries, Sink: c.Sink, Recent: c.Recent,
-		Rerank: c.Rerank, Calibrations: c.Calibration, Others: c.Other, Context: c.Context}
+		Rerank: c.Rerank, Calibrations: c.Calibration, Others: c.Other, Context: c.Context, GivenRecords: c.Given}
 	for _, s := range c.Scan {
 		o.Scans = append(o.Scans, quality.Scan(s))
 	}

@@ -67,10 +67,10 @@ func TestQuality(t *testing.T) {
 // kernel is refused by name.
 func TestQualityOnSimulator(t *testing.T) {
 	nvrtctest.Compiler(t) // skips where there is none
-	report := func(device string) qualityReport {
+	report := func(device string, more ...string) qualityReport {
 		var stdout, stderr bytes.Buffer
-		code := Run([]string{"quality", auditSample, "--json", "--queries", "2", "--budget", "256", "--rank", "4", "--scorer", "exact_lse,page_local,quest,mean_key", "--rerank", "1,2",
-			"--device", device}, &stdout, &stderr)
+		code := Run(append([]string{"quality", auditSample, "--json", "--queries", "2", "--budget", "256", "--rank", "4", "--scorer", "exact_lse,page_local,quest,mean_key", "--rerank", "1,2",
+			"--device", device}, more...), &stdout, &stderr)
 		var out qualityReport
 		if err := json.Unmarshal(stdout.Bytes(), &out); err != nil || code != 0 {
 			t.Fatalf("exit code %d, %v: %s", code, err, stderr.String())
@@ -88,6 +88,11 @@ func TestQualityOnSimulator(t *testing.T) {
 		}
 		if r.RMS != nil && (*r.RMS == *w.RMS || math.Abs(*r.RMS-*w.RMS) > 1e-2) {
 			t.Errorf("%s: RMS error %.6f, by the reference %.6f; kernels score in f32", r.Name(), *r.RMS, *w.RMS)
+		}
+	}
+	for i, r := range report("sim", "--given-records").Mean {
+		if w := want.Mean[i]; math.Abs(r.Mass-w.Mass) > 5e-4 || r.Recall != w.Recall || r.RMS != nil && math.Abs(*r.RMS-*w.RMS) > 1e-4 {
+			t.Errorf("%s on the reference's records: mass %.5f, recall %.5f, by the reference %.5f, %.5f", r.Name(), r.Mass, r.Recall, w.Mass, w.Recall)
 		}
 	}
 	for _, tt := range []struct {

@@ -11,7 +11,7 @@ import (
 // Kernels are the project's own kernels on some device.
 type Kernels interface {
 	// SelectPages builds, scores and selects by a spec's kernels; see verify.Env.SelectPages.
-	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (reference.Scores, []reference.Lists, error)
+	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (reference.Scores, []reference.Lists, error)
 }
 
 // deviceKey names what lists were made for: a score, by its place among a page size's, a rule, a budget, a rerank factor.
@@ -75,7 +75,7 @@ func (l *layer) launch(o Options) (*onDevice, error) {
 					}
 				}
 			}
-			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries)
+			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries, o.GivenRecords)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name(), err)
 			}

@@ -60,6 +60,8 @@ type Options struct {
 	Others []string
 	// Kernels compute and choose in place of the reference where there are any; nil: the reference.
 	Kernels Kernels
+	// GivenRecords has the kernels score the reference's summaries in place of those that they built.
+	GivenRecords bool
 	// Context is the tokens over which the keys that a rerank reads are spread; 0: those of the file.
 	Context int
 	Sink    int // first pages that are always kept, inside the budget

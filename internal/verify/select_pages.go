@@ -12,15 +12,16 @@ import (
 
 // SelectPages runs the default kernels of a spec on given data, for measurements rather than for a verdict: page_summary over all
 // tokens of the cache's longest request, then page_score for every request, then page_select, and page_rerank where it reranks, once for each of
-// choices, which are the spec with other combine rules, budgets and rerank factors. All requests of the cache share the blocks of the longest. It returns
-// the scores and, for each of choices, the lists.
-func (e *Env) SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (reference.Scores, []reference.Lists, error) {
+// choices, which are the spec with other combine rules, budgets and rerank factors. All requests of the cache share the blocks of the longest. With
+// given, the reference's summaries take the place of the kernel's before they are scored. It returns the scores and, for each of choices, the
+// lists.
+func (e *Env) SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (reference.Scores, []reference.Lists, error) {
 	a := e.NewArena()
-	scores, lists, err := e.selectPages(a, s, choices, c, q)
+	scores, lists, err := e.selectPages(a, s, choices, c, q, given)
 	return scores, lists, errors.Join(err, a.Free())
 }
 
-func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries) (out reference.Scores, lists []reference.Lists, err error) {
+func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (out reference.Scores, lists []reference.Lists, err error) {
 	longest := 0
 	for b, n := range c.SeqLens {
 		if n > c.SeqLens[longest] {
@@ -32,6 +33,11 @@ func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *ref
 	records, err := e.buildPages(a, s, &whole, q)
 	if err != nil {
 		return out, nil, err
+	}
+	if given {
+		if err := records.Put(whole.Build(problemOf(s, c, q).Shape).Records); err != nil {
+			return out, nil, err
+		}
 	}
 	r := &pageRun{Env: e, arena: a, records: records}
 	if r.DeviceProblem, err = problemOf(s, c, q).Upload(a); err != nil {
