@@ -8,8 +8,8 @@
 // A logit 2^31 above its reference shows after the barrier: all blocks of the head then take the true maximum and start again.
 #pragma once
 
-#include "kvloom/drop/row_matrix.cuh"
 #include "kvloom/drop/score_terms.cuh"
+#include "kvloom/drop/window_tiles.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 #include "kvloom/ptx/grid.cuh"
 #include "kvloom/ptx/registers.cuh"
@@ -46,94 +46,39 @@ __device__ __forceinline__ float float_of(uint32_t key) { return __uint_as_float
 
 constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 32), steps of 1/512
 constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
-constexpr float kOverflow = 31.0f;
 
 template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep>
-struct Fused {
+struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> {
+  using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
+  using typename Base::Matrix;
+  using typename Base::Weights;
+  using Base::args, Base::at, Base::begin, Base::group, Base::k, Base::kv_head, Base::place, Base::query, Base::request, Base::shared, Base::state,
+      Base::take, Base::tiles, Base::tokens, Base::v;
   static constexpr int N = S::kProduct, kRegisters = N / 2, kColumns = N / 4, kBlocks64 = HEAD_DIM / 64;
-  using Matrix = RowMatrix<HEAD_DIM, N>;
-  using Weights = RowMatrix<kRingTokens, N>;
+  // Where weights in T stay finite: a logit this far above its reference raises the reference.
+  static constexpr float kOverflow = is_bf16<T> ? 31.0f : 15.0f;
   using Terms = ScoreTerms<Rule::kDropKV, N, SOFTCAP, T>;
-  const DropObserveScoreArgs& args;
-  uint8_t* shared;
-  Tokens<PAGE> tokens;
-  HeadRows<T> k, v;
-  int request, kv_head, group, begin, tiles, blocks;  // tiles of the block, blocks of the head
+  int blocks;             // of the head
   uint32_t* counters;     // [kWords] of the head
-  RingState<kStages>& state;
-  RingPlace<kStages> at;
   float* reference;       // [N] base-2 logits
   float* log_sum;         // [N] base 2, less the reference
   RowStats* stats;        // [N]
-  float scale, cap;       // base-2 logits
   Terms terms;
 
   __device__ __forceinline__ Fused(const DropObserveScoreArgs& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
                                    int blocks, uint32_t* counters)
-      : args(args), shared(shared), tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
-        v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), group(group), begin(begin), tiles(tiles), blocks(blocks),
-        counters(counters), state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]),
+      : Base(args, shared, request, kv_head, group, begin, tiles), blocks(blocks), counters(counters),
         reference(reinterpret_cast<float*>(shared + S::kReferenceOffset)), log_sum(reference + N),
-        stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)),
-        scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E),
-        terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
+        stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)), terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
 
   __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
-  __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
-  __device__ __forceinline__ int place() const { return threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4); }
-  __device__ __forceinline__ const T* query(int row) const {
-    return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
-           row % WINDOW * args.q_row_stride;
-  }
-  __device__ __forceinline__ int limit_of(int row) const { return row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1; }
-
-  // Loads from the stage that comes next, and frees it.
-  template <class Load>
-  __device__ __forceinline__ uint2 take(Load load) {
-    mbarrier_wait(&state.full[at.stage], at.parity);
-    load(ring());
-    const uint2 live = state.live[at.stage];
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&state.empty[at.stage]);
-    at.next();
-    return live;
-  }
-
-  __device__ __forceinline__ void stage_queries() const {
-    for (int i = threadIdx.x; i < N * (HEAD_DIM / 8); i += S::kConsumers) {
-      const int row = i / (HEAD_DIM / 8), piece = i % (HEAD_DIM / 8);
-      const uint4 x = limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + piece) : make_uint4(0, 0, 0, 0);
-      *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, 8 * piece)) = x;
-    }
-  }
-
-  // Takes a tile of keys: base-2 logits of the lane's two tokens, -inf where masked.
-  __device__ __forceinline__ void logits(float (&s)[kRegisters], int tile) {
-    TileRowsA<HEAD_DIM> key;
-    const uint2 live = take([&](uint32_t from) { key.load(from); });
-    wgmma::fence();
-    Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
-    wgmma::commit();
-    wgmma::wait<0>();
-#pragma unroll
-    for (int i = 0; i < kRegisters; ++i) s[i] = SOFTCAP ? cap * tanh_accurate(s[i] * scale) : s[i] * scale;
-    if (live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW) return;
-    const int bit = place();
-#pragma unroll
-    for (int i = 0; i < kRegisters; ++i) {
-      const int mine = bit + Terms::half(i), row = Terms::column(i);
-      const bool exists = (mine < 32 ? live.x : live.y) >> mine % 32 & 1;
-      if (!exists || (row < S::kRows && tile * kRingTokens + mine > tokens.length - WINDOW + row % WINDOW)) s[i] = minus_infinity();
-    }
-  }
-
   // The largest logits of the head's first tile, of which group 0 has the keys.
   __device__ __forceinline__ void choose_reference() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* const largest = log_sum + N;  // [4 warps][N]
     if (group == 0) {
       float s[kRegisters];
-      logits(s, 0);
+      this->logits(s, 0);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
@@ -181,33 +126,6 @@ struct Fused {
     return top;
   }
 
-  // Puts a tile's weights into shared memory as an operand [row][token], in two 16-bit parts, so that outputs have more digits than T.
-  __device__ __forceinline__ void store_weights(float (&x)[kRegisters], uint32_t weights) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int k = 8 * (2 * warp + lane / 8 % 2);  // matrices: tokens of even, then odd place, of 8 rows, then of the next 8
-#pragma unroll
-    for (int j = 0; j < kRegisters / 4; j += 2) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        uint32_t w[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          if (j + u / 2 >= kRegisters / 4) break;
-          float* const pair = x + 4 * j + 2 * u;
-          w[u] = pack2<T>(pair[0], pair[1]);
-          const float2 taken = unpack2<T>(w[u]);
-          pair[0] -= taken.x, pair[1] -= taken.y;
-        }
-        const uint32_t to = weights + part * S::kWeights;
-        if (j + 1 < kRegisters / 4) {
-          ptx::stmatrix4_transposed(to + Weights::offset(8 * (j + lane / 16) + lane % 8, k), w);
-        } else {
-          ptx::stmatrix2_transposed(to + Weights::offset(8 * j + lane % 8, k), w[0], w[1]);
-        }
-      }
-    }
-  }
-
   // Pass one over the group's tiles, then adds its sums to the head's.
   __device__ __forceinline__ void observe(int round) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -225,7 +143,7 @@ struct Fused {
     const uint32_t weights = shared_address(shared + S::kOutputOffset + group * 2 * S::kWeights);  // two parts
     for (int i = group; i < tiles; i += S::kGroups) {
       float s[kRegisters];
-      logits(s, begin + i);
+      this->logits(s, begin + i);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         float& x = s[c / 2 * 4 + c % 2];
@@ -240,7 +158,7 @@ struct Fused {
         sum[j / 4 * 2 + j % 2] += s[j];
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
-      store_weights(s, weights);
+      this->store_weights(s, weights);
       wgmma::proxy_fence();
       ptx::named_barrier(2 + group, 128);
       TileColumnsA<HEAD_DIM> value[kBlocks64];
@@ -341,7 +259,7 @@ struct Fused {
             rest.x -= high.x, rest.y -= high.y;
           }
         }
-        const int limit = limit_of(row);
+        const int limit = this->limit_of(row);
         const float log2_sum = log2f(all);
         if (lane == 0) {
           log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();

@@ -1,0 +1,77 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// dropObserveWgmmaShapes are tiles in each of two rings, and splits that merge in a cluster.
+var dropObserveWgmmaShapes = []struct{ stages, cluster int }{{4, 2}, {5, 2}, {3, 2}, {4, 1}}
+
+// dropScratch is what the scratch of observing should not exceed, in bytes, where a few splits fewer are enough for that.
+const dropScratch = 1_000_000
+
+// dropObserveWgmma adds the candidates with wgmma.
+func dropObserveWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
+	if t.Arch != "sm_90a" || s.DropKV.Rule == "keydiff" || s.DropKV.Rule == "streaming" {
+		return
+	}
+	for _, shape := range dropObserveWgmmaShapes {
+		c := dropObserveWgmmaCandidate(s, t, shape.stages, shape.cluster)
+		d, rows := s.Attention.HeadDim, dropRows(s)
+		switch {
+		case d != 64 && d != 128:
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("head dim %d is no whole number of products of 64 dims", d)})
+		case rows > dropWgmmaProduct:
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d rows of the window, a product of wgmma takes %d", rows, dropWgmmaProduct)})
+		case c.Geometry.DynamicShared > t.SharedPerBlock-2048:
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("two rings of %d tiles need %d B of shared memory, %s has %d B", shape.stages, c.Geometry.DynamicShared, t.Arch, t.SharedPerBlock)})
+		default:
+			p.Candidates = append(p.Candidates, c)
+		}
+	}
+}
+
+func dropObserveWgmmaCandidate(s *specs.Spec, t Target, stages, cluster int) Candidate {
+	d, heads := s.Attention.HeadDim, s.Attention.KVHeads
+	rowTiles, _ := dropWgmmaRowTiles(dropRows(s))
+	n := 8 * rowTiles
+	part := 4 * n * (d + 2)
+	all := max(t.SMs/heads/cluster, 1)
+	parts := all
+	for parts > 1 && heads*parts*part > dropScratch && 8*(parts-1) >= 7*all {
+		parts--
+	}
+	if heads*parts*part > dropScratch {
+		parts = all // too few would be left
+	}
+	return Candidate{
+		Family: DropObserve, Form: Hopper, Arch: t.Arch,
+		Key:       dropKey(s),
+		Params:    []Param{{"groups", 2}, {"stages", stages}, {"cluster", cluster}},
+		Entry:     string(DropObserve),
+		MinBlocks: 1,
+		Header:    "kernels/drop_observe_wgmma.cuh", Kernel: "kvloom::drop_observe_wgmma",
+		Constants: []Constant{
+			{"HEAD_DIM", fmt.Sprint(d)},
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
+			{"GROUP", fmt.Sprint(s.Attention.Group())},
+			{"T", "kvloom::" + s.Cache.DType},
+			{"O", outputType(s)},
+			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+			{"kStages", fmt.Sprint(stages)},
+			{"kRowTiles", fmt.Sprint(rowTiles)},
+			{"kCluster", fmt.Sprint(cluster)},
+			{"kDependent", "true"},
+		},
+		Geometry: launch.Geometry{
+			Grid:  [3]launch.Extent{launch.Const(int64(parts * cluster)), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},
+			Block: 384, Cluster: cluster, Dependent: true,
+			DynamicShared: 2*stages*dropTileBytes(d) + 2*d*n + 4*2*ringTokens*n + 2*4*n*4 + 2*ringStateBytes(stages),
+			Workspace:     []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(256 + parts*part), Per: 1}},
+		},
+	}
+}

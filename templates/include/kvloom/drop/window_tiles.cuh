@@ -1,0 +1,117 @@
+// Tiles of a prompt against the window's queries, for kernels that sum softmax(Q K^T) V on warpgroups.
+//
+// S has sizes: kProduct rows, kQueryOffset and kStateOffset in shared memory, kTileBytes of a ring's stage, kWeights of an operand of
+// weights, kRows and kConsumers.
+#pragma once
+
+#include "kvloom/drop/row_matrix.cuh"
+#include "kvloom/ptx/exp2.cuh"
+#include "kvloom/ptx/grid.cuh"
+
+namespace kvloom::drop {
+
+template <typename T>
+constexpr bool is_bf16 = false;
+template <>
+constexpr bool is_bf16<bf16> = true;
+
+template <class S, class Args, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages>
+struct WindowTiles {
+  static constexpr int N = S::kProduct, kRegisters = N / 2;
+  using Matrix = RowMatrix<HEAD_DIM, N>;
+  using Weights = RowMatrix<kRingTokens, N>;
+  const Args& args;
+  uint8_t* shared;
+  Tokens<PAGE> tokens;
+  HeadRows<T> k, v;
+  int request, kv_head, group, begin, tiles;  // the block's tiles, of which a group takes every kGroups-th
+  RingState<kStages>& state;
+  RingPlace<kStages> at;
+  float scale, cap;       // base-2 logits
+
+  __device__ __forceinline__ WindowTiles(const Args& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles)
+      : args(args), shared(shared), tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
+        v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), group(group), begin(begin), tiles(tiles),
+        state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]),
+        scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E) {}
+
+  __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
+  __device__ __forceinline__ int place() const { return threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4); }
+  __device__ __forceinline__ const T* query(int row) const {
+    return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
+           row % WINDOW * args.q_row_stride;
+  }
+  __device__ __forceinline__ int limit_of(int row) const { return row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1; }
+
+  // Loads from the stage that comes next, and frees it.
+  template <class Load>
+  __device__ __forceinline__ uint2 take(Load load) {
+    mbarrier_wait(&state.full[at.stage], at.parity);
+    load(ring());
+    const uint2 live = state.live[at.stage];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&state.empty[at.stage]);
+    at.next();
+    return live;
+  }
+
+  __device__ __forceinline__ void stage_queries() const {
+    for (int i = threadIdx.x; i < N * (HEAD_DIM / 8); i += S::kConsumers) {
+      const int row = i / (HEAD_DIM / 8), piece = i % (HEAD_DIM / 8);
+      const uint4 x = limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + piece) : make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, 8 * piece)) = x;
+    }
+  }
+
+  // Takes a tile of keys: base-2 logits of the lane's two tokens, -inf where masked.
+  __device__ __forceinline__ void logits(float (&s)[kRegisters], int tile) {
+    TileRowsA<HEAD_DIM> key;
+    const uint2 live = take([&](uint32_t from) { key.load(from); });
+    wgmma::fence();
+    Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
+    wgmma::commit();
+    wgmma::wait<0>();
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) s[i] = SOFTCAP ? cap * tanh_accurate(s[i] * scale) : s[i] * scale;
+    if (live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW) return;
+    const int bit = place();
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) {
+      const int mine = bit + i / 2 % 2, row = column(i);
+      const bool exists = (mine < 32 ? live.x : live.y) >> mine % 32 & 1;
+      if (!exists || (row < S::kRows && tile * kRingTokens + mine > tokens.length - WINDOW + row % WINDOW)) s[i] = minus_infinity();
+    }
+  }
+
+  // The row of register i of a product.
+  __device__ __forceinline__ static int column(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+
+  // Puts a tile's weights into shared memory as an operand [row][token], in two 16-bit parts, so that outputs have more digits than T.
+  __device__ __forceinline__ void store_weights(float (&x)[kRegisters], uint32_t weights) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int k = 8 * (2 * warp + lane / 8 % 2);  // matrices: tokens of even, then odd place, of 8 rows, then of the next 8
+#pragma unroll
+    for (int j = 0; j < kRegisters / 4; j += 2) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        uint32_t w[4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          if (j + u / 2 >= kRegisters / 4) break;
+          float* const pair = x + 4 * j + 2 * u;
+          w[u] = pack2<T>(pair[0], pair[1]);
+          const float2 taken = unpack2<T>(w[u]);
+          pair[0] -= taken.x, pair[1] -= taken.y;
+        }
+        const uint32_t to = weights + part * S::kWeights;
+        if (j + 1 < kRegisters / 4) {
+          ptx::stmatrix4_transposed(to + Weights::offset(8 * (j + lane / 16) + lane % 8, k), w);
+        } else {
+          ptx::stmatrix2_transposed(to + Weights::offset(8 * j + lane % 8, k), w[0], w[1]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace kvloom::drop
