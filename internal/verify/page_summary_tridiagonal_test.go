@@ -67,9 +67,13 @@ func TestSummaryVariantsOnSim(t *testing.T) {
 // TestJacobiSummaryOnSim: the general form of pages up to 16 tokens stays a candidate where the direct one is the default, and the only
 // one for higher ranks.
 func TestJacobiSummaryOnSim(t *testing.T) {
-	for _, rank := range []int{4, 9} {
-		t.Run(fmt.Sprint("rank ", rank), func(t *testing.T) {
-			s := summarySpec("bf16", 64, 16, rank, 4, 2)
+	for _, tt := range []struct{ page, rank int }{
+		{16, 4}, {16, 9},
+		{16, 14}, // short directions whose vectors were not orthogonal to the long ones put those into V a second time
+		{8, 7},
+	} {
+		t.Run(fmt.Sprintf("pages of %d, rank %d", tt.page, tt.rank), func(t *testing.T) {
+			s := summarySpec("bf16", 64, tt.page, tt.rank, 4, 2)
 			for _, c := range plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).Candidates {
 				if c.Form == plan.Portable && c.Kernel == "kvloom::page_summary_warp" {
 					checkSummaryOnSim(t, s, c, "Jacobi", []string{"half-full last page", notFinite, "degenerate pages", decaying, oddStrides, "pages filled while decoding"})

@@ -2,7 +2,7 @@
 //
 // 64 token rows of keys lie in shared memory as four 16-row tiles. Gram matrices come from mma on keys less the page's first key
 // (so nothing cancels when the centroid is far from 0), are centred as matrices, and are diagonalised in registers, PAGE / 2 lanes
-// a page and two columns a lane. V = D^T u / sigma and C = G u / sigma (= D V) follow page by page; a tile whose pages are done
+// a page and two columns a lane. V = D^T u / sigma and C = sigma u (= D V) follow page by page; a tile whose pages are done
 // is refilled with the next batch while the others are worked on.
 #pragma once
 
@@ -185,6 +185,36 @@ struct WarpBuild {
     for (int mask = 1; mask < kLanes; mask *= 2) longest = fmaxf(longest, __shfl_xor_sync(~0u, longest, mask));
     write_vector(page, a, length_a, place_a, longest);
     write_vector(page, b, length_b, place_b, longest);
+    __syncwarp();
+    orthonormalise(vectors(page), l);
+  }
+
+  // Gram-Schmidt over a page's vectors, the longest direction's first; a lane has two tokens. Jacobi leaves short columns as far from
+  // long ones as 1e-7 of their ratio, and D^T u would take in the long direction times that ratio's root.
+  static __device__ __forceinline__ void orthonormalise(float* u, int l) {
+    constexpr int kLanes = PAGE / 2;
+    float* low = u + l * kRankPad;
+    float* high = low + kLanes * kRankPad;
+#pragma unroll 1
+    for (int j = 0; j < RANK; j++) {
+      float x = low[j], y = high[j];
+#pragma unroll 1
+      for (int i = 0; i < j; i++) {
+        const float share = group_sum(fmaf(x, low[i], y * high[i]));
+        x = fmaf(-share, low[i], x);
+        y = fmaf(-share, high[i], y);
+      }
+      const float square = group_sum(fmaf(x, x, y * y));
+      const float scale = square > 0.f ? rsqrtf(square) : 0.f;  // 0: no such direction
+      low[j] = x * scale;
+      high[j] = y * scale;
+    }
+  }
+
+  static __device__ __forceinline__ float group_sum(float x) {
+#pragma unroll
+    for (int mask = 1; mask < PAGE / 2; mask *= 2) x += __shfl_xor_sync(~0u, x, mask);
+    return x;
   }
 
   // V = D^T u / sigma and the centroid, all in registers, then both into the record being made.
@@ -280,21 +310,17 @@ struct WarpBuild {
     return x;
   }
 
-  // C = D V = G u / sigma, one (token, column) a lane, and its scales.
+  // C = sigma u, one (token, column) a lane, and its scales: with V = D^T u / sigma their product is D's projection for any orthonormal
+  // u, however near to eigenvectors.
   __device__ __forceinline__ void coefficients(int page) const {
     uint8_t* record = shared + kRecord;
-    const float* g = gram(page);
     const float* u = vectors(page);
     const float up = power()[page].up;
 #pragma unroll
     for (int base = 0; base < PAGE * kRankPad; base += 32) {
       const int index = base + lane, token = index / kRankPad, column = index % kRankPad;
       float c = 0.f;
-      if (token < PAGE && column < RANK) {
-#pragma unroll
-        for (int i = 0; i < PAGE; i++) c = fmaf(g[token * kGramStride + i], u[i * kRankPad + column], c);
-        c *= inverse(page)[column];
-      }
+      if (token < PAGE && column < RANK && inverse(page)[column] > 0.f) c = u[token * kRankPad + column] / inverse(page)[column];
       float top = fabsf(c);
 #pragma unroll
       for (int mask = 1; mask < kRankPad; mask *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
