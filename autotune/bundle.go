@@ -89,7 +89,7 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 		return w, fmt.Errorf("the plan has no candidate for target %s", p.Plan.Target.Arch)
 	}
 	portable, ok := fp.DefaultOf(plan.Portable)
-	if !ok {
+	if !ok && !kernel.Optional(string(work)) {
 		return w, fmt.Errorf("the plan has no portable candidate")
 	}
 	w.Default = add(fp.Candidates[fp.DefaultFor(string(work))])
@@ -97,12 +97,15 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 		if c.Family != string(work) {
 			continue
 		}
-		if c.Portable.Class == store.OK {
+		if ok && c.Portable.Class == store.OK {
 			portable = c.Portable.Candidate
 		}
 		w.Points = append(w.Points, kernel.Point{Workload: kernel.Workload{Context: c.Context, Batch: c.Batch}, Kernel: add(c.Best.Candidate), Evidence: c.evidence()})
 	}
-	w.Portable = add(portable)
+	w.Portable = -1
+	if ok {
+		w.Portable = add(portable)
+	}
 	return w, nil
 }
 

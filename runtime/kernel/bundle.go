@@ -128,7 +128,7 @@ type Work struct {
 	Name     string  `json:"name"`     // page_score, dense
 	Points   []Point `json:"points"`   // tuned; may be empty
 	Default  int     `json:"default"`  // where no tuned point is near
-	Portable int     `json:"portable"` // for another architecture; its PTX is present
+	Portable int     `json:"portable"` // for another architecture; its PTX is present; -1: none (Optional)
 }
 
 // Point is the choice for one workload.

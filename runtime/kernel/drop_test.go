@@ -53,6 +53,15 @@ func TestCheckDrop(t *testing.T) {
 		change(a)
 		return s.CheckDropCompact(a)
 	}
+	fused := func(change func(*DropObserveScoreArgs)) error {
+		a := &DropObserveScoreArgs{Cache: contiguous(), Q: 4 << 20, Scores: 7 << 20, Workspace: 8 << 20, QBatchStride: 8 * 8 * 64, QHeadStride: 8 * 64, QRowStride: 64,
+			ScoreBatchStride: 2048, ScoreHeadStride: 1024, SoftmaxScale: 0.125, Eps: 1e-6}
+		change(a)
+		return s.CheckDropObserveScore(a)
+	}
+	if err := fused(func(*DropObserveScoreArgs) {}); err != nil {
+		t.Errorf("observe and score: %v", err)
+	}
 	pool := DropPoolArgs{Scores: 1 << 20, Pooled: 1 << 20, SeqLens: 256, ScoreBatchStride: 2048, ScoreHeadStride: 1024, PooledBatchStride: 2048, PooledHeadStride: 1024, Batch: 2, KVHeads: 2, MaxTokens: 1024}
 	for _, tc := range []struct {
 		name string
@@ -66,6 +75,9 @@ func TestCheckDrop(t *testing.T) {
 		{"short scores", score(func(a *DropScoreArgs) { a.ScoreHeadStride = 1000 }), "score_head_stride"},
 		{"no eps", score(func(a *DropScoreArgs) { a.Eps = 0 }), "eps is 0"},
 		{"a misaligned", score(func(a *DropScoreArgs) { a.A += 2 }), "a is 0x500002"},
+		{"no workspace", fused(func(a *DropObserveScoreArgs) { a.Workspace = 0 }), "workspace is null"},
+		{"values misaligned", fused(func(a *DropObserveScoreArgs) { a.Cache.V += 8 }), "cache.v"},
+		{"negative eps", fused(func(a *DropObserveScoreArgs) { a.Eps = -1 }), "eps is -1"},
 		{"softcap", score(func(a *DropScoreArgs) { a.LogitSoftcap = 30 }), "logit_softcap"},
 		{"another window", choose(func(a *DropSelectArgs) { a.Budget.Window = 65 }), "budget.window is 65"},
 		{"ratio above 1", choose(func(a *DropSelectArgs) { a.Budget.Ratio = 1.5 }), "budget.ratio is 1.5"},

@@ -86,6 +86,9 @@ func (s *Set) warn(format string, args ...any) {
 
 // loadWork loads what the work can choose here.
 func (s *Set) loadWork(dev device.Device, wk *Work) error {
+	if s.fallback && wk.Portable < 0 {
+		return nil
+	}
 	lw := &loadedWork{Work: wk, portable: s.fallback}
 	for id, name := range workNames {
 		if name == wk.Name {
@@ -94,7 +97,7 @@ func (s *Set) loadWork(dev device.Device, wk *Work) error {
 	}
 	if !lw.portable {
 		err := s.loadTuned(dev, wk)
-		if err == nil || s.info.Backend != "sim" {
+		if err == nil || s.info.Backend != "sim" || wk.Portable < 0 {
 			return err
 		}
 		// The simulator executes what it knows of PTX; the portable form computes the same function.

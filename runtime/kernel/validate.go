@@ -124,11 +124,13 @@ func (b *Bundle) validateWork(w *Work) error {
 	if err := check("the default", w.Default); err != nil {
 		return err
 	}
-	if err := check("the portable form", w.Portable); err != nil {
-		return err
-	}
-	if len(b.Kernels[w.Portable].PTX) == 0 {
-		return errors.New("the portable form has no PTX")
+	if w.Portable >= 0 || !Optional(w.Name) {
+		if err := check("the portable form", w.Portable); err != nil {
+			return err
+		}
+		if len(b.Kernels[w.Portable].PTX) == 0 {
+			return errors.New("the portable form has no PTX")
+		}
 	}
 	seen := map[Workload]bool{}
 	for _, p := range w.Points {
@@ -142,6 +144,9 @@ func (b *Bundle) validateWork(w *Work) error {
 	}
 	return nil
 }
+
+// Optional reports whether a work may lack a portable form, for others do the same: a Set on another architecture is without it.
+func Optional(work string) bool { return work == DropObserveScore }
 
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
