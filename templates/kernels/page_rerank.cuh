@@ -98,55 +98,44 @@ __device__ __forceinline__ int lower_bound(const int32_t* candidates, int count,
   return low;
 }
 
-// A mass over the block, the same in every thread.
-__device__ __forceinline__ Mass block_merge(Mass m, Mass (&of_warps)[kWarps]) {
-  m = reduce::warp_merge<32>(m);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = m;
-  __syncthreads();
-  const Mass none{-reduce::kInfinity, 0.0f};
-  return reduce::warp_merge<kWarps>(of_warps[threadIdx.x % kWarps].peak == none.peak ? none : of_warps[threadIdx.x % kWarps]);
+// Marks the candidates among pages window to upto - 1; all threads, between two barriers.
+__device__ __forceinline__ void mark(const List& l, int window, int upto, uint32_t (&marks)[kWindow / 32]) {
+  for (int i = threadIdx.x; i < l.count; i += kThreads) {
+    const int page = l.candidates[i];
+    if (page >= window && page < upto) atomicOr(&marks[(page - window) / 32], 1u << (page - window) % 32);
+  }
 }
 
-// Peaks and masses of the estimates of pages begin to end - 1 that are no candidates.
+// Adds the mass b to a.
+__device__ __forceinline__ void add_mass(Mass& a, const Mass& b) {
+  const float peak = fmaxf(a.peak, b.peak);
+  a.sum = (a.sum > 0.0f ? a.sum * reduce::exp_difference(a.peak, peak) : 0.0f) +
+          (b.sum > 0.0f ? b.sum * reduce::exp_difference(b.peak, peak) : 0.0f);
+  a.peak = peak;
+}
+
+// Peaks and masses of the estimates of unmarked pages window to upto - 1, by the warps from `from`, each its part.
 template <int HEADS>
-__device__ __forceinline__ void measure_others(const List& l, int begin, int end, uint32_t (&marks)[kWindow / 32], Mass (&of_warps)[kWarps],
-                                               float* out /* [HEADS][2] */) {
-  const int tid = threadIdx.x;
-  for (int h = 0; h < HEADS; h++)
-    if (tid < 2) out[2 * h + tid] = tid == 0 ? -reduce::kInfinity : 0.0f;
-  for (int window = begin; window < end; window += kWindow) {
-    const int upto = min(window + kWindow, end);
-    __syncthreads();
-    for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
-    __syncthreads();
-    for (int i = lower_bound(l.candidates, l.count, window) + tid; i < l.count; i += kThreads) {
-      const int page = l.candidates[i];
-      if (page >= upto) break;
-      atomicOr(&marks[(page - window) / 32], 1u << (page - window) % 32);
-    }
-    __syncthreads();
+__device__ __forceinline__ void measure_others(const List& l, int window, int upto, int from, const uint32_t (&marks)[kWindow / 32],
+                                               Mass (&of_warps)[HEADS][kWarps]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (warp < from) return;
+  const int each = ((upto - window + kWarps - from - 1) / (kWarps - from) + 31) / 32 * 32;
+  const int begin = min(window + (warp - from) * each, upto), end = min(begin + each, upto);
 #pragma unroll 1
-    for (int h = 0; h < HEADS; h++) {
-      const float* row = l.scores + h * l.head_stride;
-      Mass m{-reduce::kInfinity, 0.0f};
+  for (int h = 0; h < HEADS; h++) {
+    const float* row = l.scores + h * l.head_stride;
+    Mass m{-reduce::kInfinity, 0.0f};
 #pragma unroll 4
-      for (int page = window + tid; page < upto; page += kThreads)
-        if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.peak = fmaxf(m.peak, row[page]);  // fmaxf leaves NaN out
-      if (m.peak > -reduce::kInfinity) {
+    for (int page = begin + lane; page < end; page += 32)
+      if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.peak = fmaxf(m.peak, row[page]);  // fmaxf leaves NaN out
+    if (m.peak > -reduce::kInfinity) {
 #pragma unroll 4
-        for (int page = window + tid; page < upto; page += kThreads)
-          if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.sum += reduce::exp_difference(row[page], m.peak);
-      }
-      m = block_merge(m, of_warps);
-      if (tid == 0) {
-        const Mass before{out[2 * h], out[2 * h + 1]};
-        const float peak = fmaxf(before.peak, m.peak);
-        out[2 * h] = peak;
-        out[2 * h + 1] = (before.sum > 0.0f ? before.sum * reduce::exp_difference(before.peak, peak) : 0.0f) +
-                         (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f);
-      }
+      for (int page = begin + lane; page < end; page += 32)
+        if (!(marks[(page - window) / 32] >> (page - window) % 32 & 1)) m.sum += reduce::exp_difference(row[page], m.peak);
     }
+    m = reduce::warp_merge<32>(m);
+    if (lane == 0) add_mass(of_warps[h][warp], m);
   }
 }
 
@@ -154,7 +143,7 @@ __device__ __forceinline__ void measure_others(const List& l, int begin, int end
 template <int HEADS>
 struct Shared {
   uint32_t marks[kWindow / 32];
-  Mass of_warps[kWarps];
+  Mass of_warps[HEADS][kWarps];
   float2 heads[HEADS];  // peak, 1 / mass
   uint32_t histogram[256];
   int scan[kWarps];
@@ -176,11 +165,8 @@ __device__ __forceinline__ void unite(const List& l, int blocks, Shared<HEADS>& 
       for (int i = lane; i < l.count; i += 32) m.sum += reduce::exp_difference(row[i], m.peak);
     if constexpr (reduce::is_share(COMBINE)) {
       for (int i = lane; i < blocks; i += 32) {
-        const Mass other{l.masses[(i * HEADS + h) * 2], l.masses[(i * HEADS + h) * 2 + 1]};
-        const float peak = fmaxf(m.peak, other.peak);
-        m.sum = (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f) +
-                (other.sum > 0.0f ? other.sum * reduce::exp_difference(other.peak, peak) : 0.0f);
-        m.peak = peak;
+        const float* other = l.masses + (static_cast<int64_t>(i) * HEADS + h) * 2;
+        add_mass(m, Mass{other[0], other[1]});
       }
     }
     m = reduce::warp_merge<32>(m);
@@ -303,11 +289,38 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   score.q = args.q;
   score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
   score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
+  // Warps that have no candidates measure the other pages meanwhile; where all have some, all measure afterwards.
+  constexpr bool kShare = reduce::is_share(COMBINE);
+  constexpr int kBusy = (kPer + ExactStep<S>::kTilePages - 1) / ExactStep<S>::kTilePages, kFrom = kBusy < kWarps ? kBusy : 0;
+  const int part = (l.pages + blocks - 1) / blocks, begin = min(static_cast<int>(blockIdx.x) * part, l.pages), end = min(begin + part, l.pages);
+  if constexpr (kShare) {
+    for (int i = tid; i < HEADS * kWarps; i += kThreads) sm.of_warps[i / kWarps][i % kWarps] = Mass{-reduce::kInfinity, 0.0f};
+    for (int i = tid; i < kWindow / 32; i += kThreads) sm.marks[i] = 0;
+    __syncthreads();
+    mark(l, begin, min(begin + kWindow, end), sm.marks);
+    __syncthreads();
+  }
   const int first = blockIdx.x * kPer;
-  if (first < l.count) score_candidates<S>(score, l, first, min(first + kPer, l.count));
-  if constexpr (reduce::is_share(COMBINE)) {
-    const int part = (l.pages + blocks - 1) / blocks, begin = min(static_cast<int>(blockIdx.x) * part, l.pages);
-    measure_others<HEADS>(l, begin, min(begin + part, l.pages), sm.marks, sm.of_warps, l.masses + blockIdx.x * HEADS * 2);
+  if (first < l.count && (kFrom == 0 || tid / 32 < kFrom)) score_candidates<S>(score, l, first, min(first + kPer, l.count));
+  if constexpr (kShare) {
+    for (int window = begin; window < end; window += kWindow) {
+      const int upto = min(window + kWindow, end);
+      if (window > begin) {  // rows of more than kWindow pages a block
+        __syncthreads();
+        for (int i = tid; i < kWindow / 32; i += kThreads) sm.marks[i] = 0;
+        __syncthreads();
+        mark(l, window, upto, sm.marks);
+        __syncthreads();
+      }
+      measure_others<HEADS>(l, window, upto, kFrom, sm.marks, sm.of_warps);
+    }
+    __syncthreads();
+    for (int h = tid; h < HEADS; h += kThreads) {
+      Mass all{-reduce::kInfinity, 0.0f};
+      for (int w = kFrom; w < kWarps; w++) add_mass(all, sm.of_warps[h][w]);
+      float* to = l.masses + (static_cast<int64_t>(blockIdx.x) * HEADS + h) * 2;
+      to[0] = all.peak, to[1] = all.sum;
+    }
   }
   __threadfence();  // this block's results come before its count
   __syncthreads();
