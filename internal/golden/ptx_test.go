@@ -41,13 +41,24 @@ func form(f plan.Form) func(plan.Candidate) bool {
 	return func(c plan.Candidate) bool { return c.Form == f }
 }
 
+// onWarpgroups reports whether a candidate computes with wgmma.
+func onWarpgroups(c plan.Candidate) bool {
+	return strings.HasSuffix(c.Kernel, "_wgmma") || c.Family == plan.DropObserveScore
+}
+
 var properties = []property{
 	{name: "registers only", reason: "an array with an index known only at run time goes to local memory, ten times slower",
 		of: func(plan.Candidate) bool { return true }, has: `(?m)^\s*\.local\b|\b(ld|st)\.local\b`, lacks: true},
 	{name: "tensor cores", reason: "CUDA cores reach a fraction of the bandwidth for groups above four",
-		of: family(plan.PageScore, plan.PageAttend, plan.PageSummary, plan.DropObserve, plan.DropScore), has: `mma\.sync\.aligned\.m16n8k16\.row\.col\.f32`},
+		of: func(c plan.Candidate) bool {
+			return family(plan.PageScore, plan.PageAttend, plan.PageSummary, plan.DropObserve, plan.DropScore)(c) && !onWarpgroups(c)
+		}, has: `mma\.sync\.aligned\.m16n8k16\.row\.col\.f32`},
+	{name: "warpgroups", reason: "the form is there for products of 64 tokens", of: onWarpgroups, has: `wgmma\.mma_async\.sync\.aligned\.m64n`},
+	{name: "a ring of bulk copies", reason: "one thread brings whole runs of rows, whatever page they come from", of: onWarpgroups, has: `cp\.async\.bulk\.shared`},
 	{name: "loads ahead", reason: "keys and values are copied to shared memory while the tile before them is worked on",
-		of: family(plan.PageAttend, plan.PageSummary, plan.DropObserve), has: `cp\.async\.cg\.shared\.global`},
+		of: func(c plan.Candidate) bool {
+			return family(plan.PageAttend, plan.PageSummary, plan.DropObserve)(c) && !onWarpgroups(c)
+		}, has: `cp\.async\.cg\.shared\.global`},
 	{name: "matrix loads", reason: "fragments of keys and values come by ldmatrix, not by scattered loads",
 		of: family(plan.PageAttend), has: `ldmatrix\.sync\.aligned\.m8n8\.x4`},
 	{name: "bulk copies", reason: "a candidate with bulk=1 is another kernel than that with bulk=0",
