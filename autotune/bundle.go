@@ -153,11 +153,19 @@ func rerankCandidates(s *specs.Spec) int {
 	return s.Candidates()
 }
 
+// basisOf is empty for the plain SVD.
+func basisOf(s *specs.Spec) string {
+	if s.Locks.Basis == plan.QueryWeighted {
+		return s.Locks.Basis
+	}
+	return ""
+}
+
 // ModelOf is what a bundle tells callers of a spec.
 func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
 		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s),
-		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
+		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Basis: basisOf(s),
 		RecordBytes: s.Record().Bytes,
 		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
 		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap,

@@ -37,6 +37,12 @@ var combinations = []combination{
 	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
+	{[]string{"cache.page_size", "locks.rank", "locks.basis"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
+		if s.Locks.Basis != "query_weighted" || s.Cache.PageSize == 16 && s.Locks.Rank <= 8 {
+			return ""
+		}
+		return fmt.Sprintf("locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of %d at rank %d; use svd", s.Cache.PageSize, s.Locks.Rank)
+	}},
 	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultEightBits},
 	{[]string{"dropkv.pool.width"}, []string{"dropkv.pool.width"}, func(s *Spec, d *decoder) string {
 		switch p := s.DropKV.Pool; {

@@ -56,7 +56,7 @@ type Locks struct {
 	CoefficientBits int     `yaml:"coefficient_bits" json:"coefficient_bits" jsonschema:"enum=4,enum=8,default=8" built:"8"`
 	CentroidBits    int     `yaml:"centroid_bits" json:"centroid_bits" jsonschema:"enum=4,enum=8,default=8" built:"8"`
 	ScaleGroup      string  `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column" built:"column"`
-	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd" built:"svd"`
+	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd"`
 	Scorer          string  `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
 	Scan            string  `yaml:"scan" json:"scan" jsonschema:"enum=full,enum=two_level,enum=previous_step,default=full" built:"full"`
 	Rerank          float64 `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1"`

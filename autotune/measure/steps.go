@@ -29,11 +29,15 @@ func (r *Rig) summaryStep(fn device.Function, l *device.Launch, ws device.Ptr) (
 			return nil, err
 		}
 	}
+	weights, err := r.weights()
+	if err != nil {
+		return nil, err
+	}
 	heads, bytes := r.Problem.KVHeads, int64(r.record.Bytes)
 	args := make([]kernel.PageSummaryArgs, 1)
 	return &Step{Sets: r.pool.n, launch: func(i int) error {
 		args[0] = kernel.PageSummaryArgs{Cache: r.cache(i), Summaries: r.summaries.at(i), BuiltLens: r.built.at(i), Workspace: ws,
-			SummaryBlockStride: heads * bytes, SummaryHeadStride: bytes}
+			Weights: weights, SummaryBlockStride: heads * bytes, SummaryHeadStride: bytes}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}, reset: func() error { return r.Stream.FillAsync(r.built.base, 0, r.built.each*int64(r.built.n)) }}, nil
 }

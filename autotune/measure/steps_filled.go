@@ -3,6 +3,7 @@ package measure
 import (
 	"unsafe"
 
+	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
 )
@@ -16,6 +17,34 @@ const (
 	BuildFilled Build = "filled" // the page that each request completed in this decode step, the page before it being built
 	BuildIdle   Build = "idle"   // nothing: no request completed a page
 )
+
+// weights are factors of random moments where the spec's basis has any, anew for every step.
+func (r *Rig) weights() (device.Ptr, error) {
+	if r.Spec.Locks.Basis != plan.QueryWeighted {
+		return 0, nil
+	}
+	heads, dim := int(r.Problem.KVHeads), r.Spec.Attention.HeadDim
+	moments := make([]float32, heads*dim*dim)
+	for h := range heads {
+		s := moments[h*dim*dim:]
+		for range 2 * dim {
+			q := make([]float32, dim)
+			for i := range q {
+				q[i] = float32(r.rand.NormFloat64()) * float32(1+i%7)
+			}
+			for i, x := range q {
+				for j, y := range q {
+					s[i*dim+j] += x * y
+				}
+			}
+		}
+	}
+	packed, err := kernel.PackWeights(moments, heads, dim)
+	if err != nil {
+		return 0, err
+	}
+	return r.upload(packed)
+}
 
 // filledStep builds, in each request, one page of those that the context holds: launch i has its own lengths, block table and built_lens,
 // and its pages are no other launch's of the ring, so that nothing it reads is in the L2.
@@ -78,13 +107,17 @@ func (r *Rig) filledStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	if err != nil {
 		return nil, err
 	}
+	weights, err := r.weights()
+	if err != nil {
+		return nil, err
+	}
 	bytes := int64(r.record.Bytes)
 	args := make([]kernel.PageSummaryArgs, 1)
 	return &Step{Sets: sets, launch: func(i int) error {
 		cache := r.cache(0)
 		cache.BlockTable, cache.SeqLens = tables.at(i), lens.at(i)
 		args[0] = kernel.PageSummaryArgs{Cache: cache, Summaries: r.summaries.at(0), BuiltLens: built.at(i), Workspace: ws,
-			SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes}
+			Weights: weights, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}, reset: func() error { return r.Stream.CopyAsync(built.base, fresh, built.each*int64(built.n)) }}, nil
 }

@@ -18,14 +18,16 @@ func TestFilledStep(t *testing.T) {
 	compiler := nvrtctest.Compiler(t)
 	for _, tc := range []struct {
 		build Build
+		basis string
 		pages int // a request, each launch
-	}{{BuildFilled, 1}, {BuildIdle, 0}} {
+	}{{BuildFilled, "svd", 1}, {BuildIdle, "svd", 0}, {BuildFilled, plan.QueryWeighted, 1}} {
 		dev, err := sim.New(sim.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		const batch, heads = 3, 2
 		s := specs.New("test", 6, heads, 64)
+		s.Locks.Basis = tc.basis
 		rig, err := NewRig(dev, s, specs.Workload{Context: 100, Batch: batch})
 		if err != nil {
 			t.Fatal(err)

@@ -106,6 +106,7 @@ func barJobs() (jobs []Job, err error) {
 	add(llama, k512, 1, []string{score, choose, attend, ChainFamily}, nil)
 	add(llama, k128, 8, []string{score, ChainFamily, dense}, nil)
 	add(llama, k128, 1, []string{summary, score, ChainFamily}, rank8)
+	add(llama, k128, 1, []string{summary}, func(j *Job) { j.Spec.Locks.Basis = plan.QueryWeighted })
 	for _, build := range []measure.Build{measure.BuildFilled, measure.BuildIdle} {
 		add(llama, 4<<10, 64, []string{summary}, func(j *Job) { j.Build = build })
 	}

@@ -29,12 +29,13 @@ type Model struct {
 	KVHeads      int     `json:"kv_heads"`
 	HeadDim      int     `json:"head_dim"`
 	PageSize     int     `json:"page_size"` // tokens
-	DType        string  `json:"dtype"`     // bf16, fp16
+	DType        string  `json:"dtype"`     // bf16, fp16, fp8_e4m3
 	Rank         int     `json:"rank"`
 	BasisBits    int     `json:"basis_bits"`
+	Basis        string  `json:"basis,omitempty"` // query_weighted: page_summary reads weights; empty: svd
 	RecordBytes  int     `json:"record_bytes"`
 	Combine      string  `json:"combine"`
-	Slots        int     `json:"slots"` // k of the paper: pages a list
+	Slots        int     `json:"slots"`                // k of the paper: pages a list
 	Candidates   int     `json:"candidates,omitempty"` // pages a list that an exact rerank chooses from; 0: there is none
 	SinkPages    int     `json:"sink_pages"`
 	RecentPages  int     `json:"recent_pages"`

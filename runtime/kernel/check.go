@@ -148,6 +148,9 @@ func (s *Set) CheckPageSummary(a *PageSummaryArgs) error {
 	c.ptr("built_lens", a.BuiltLens, 4)
 	c.summaries(m, a.Summaries, a.SummaryBlockStride, a.SummaryHeadStride, int(a.Cache.KVHeads))
 	c.optional("workspace", a.Workspace, vectorBytes)
+	if m.Basis == queryWeighted {
+		c.ptr("weights", a.Weights, vectorBytes)
+	}
 	return c.result()
 }
 
