@@ -138,7 +138,14 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
            (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads) * args.score_head_stride;
     loaded_request = request, loaded_head = kv_head;
   };
-  if (args.cache.batch == 1 && own < args.cache.kv_heads) load(0, own);  // before anything has landed
+  // The first query comes before anything has landed.
+  if (args.cache.batch == 1) {
+    if (own < args.cache.kv_heads) load(0, own);
+  } else {
+    typename ImmaDealer<S>::Tiles tiles(args.cache, (args.cache.kv_heads + S::kHeads - 1) / S::kHeads);
+    int request, chunk, first, pages;
+    if (tiles.next(request, chunk, first, pages) && chunk * S::kHeads + own < args.cache.kv_heads) load(request, chunk * S::kHeads + own);
+  }
   while (true) {
     mbarrier_wait(ring.full + stage, parity);
     const ImmaTile t = ring.entries[stage];
