@@ -142,7 +142,8 @@ func immaRefusal(s *specs.Spec) string {
 	case l.Rank&(l.Rank-1) != 0, rows && l.Rank != 4 && l.Rank != 8:
 		return fmt.Sprintf("integer tensor cores: a k step does not hold whole pages of rank %d", l.Rank)
 	case s.Cache.PageSize < 16 && (rows || l.Rank == 1):
-		return fmt.Sprintf("integer tensor cores: codes of %d query heads and rank %d are laid out for pages of 16 tokens and more, not %d", a.Group(), l.Rank, s.Cache.PageSize)
+		return fmt.Sprintf("integer tensor cores: codes of %d query heads and rank %d are laid out for pages of 16 tokens and more, not %d",
+			a.Group(), l.Rank, s.Cache.PageSize)
 	case a.LogitSoftcap > 0:
 		return "integer tensor cores: a cap bends each logit before the centroid's part can be taken out of the sum"
 	}
@@ -182,7 +183,8 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 
 // immaMisfit says why a choice cannot run on the target.
 func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) string {
-	shared := g.DynamicShared + (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers, vectors and counters
+	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers, vectors, counters
+	shared := g.DynamicShared + static
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
 	}

@@ -1,5 +1,5 @@
-// page_score on int8 tensor cores, for bases of 2, 4 and 8 bits whose rank is a power of two (sm_90): one block an SM or two, a warp or two fill a ring of
-// tiles by bulk copies, CONSUMERS warps compute, one more warp sums the pages that are still filling.
+// page_score on int8 tensor cores, for bases of 2, 4 and 8 bits whose rank is a power of two (sm_90): one block an SM or two, PRODUCERS
+// warps fill a ring of tiles by bulk copies, CONSUMERS warps compute, one more warp sums the pages that are still filling.
 //
 // Logits stand without the centroid's part until their exponentials are summed, and no maximum is taken out. Sums outside
 // [1e-30, 1e38], and whatever is not finite, are computed again in another way (score_by_lanes).

@@ -50,7 +50,8 @@ struct ImmaColumns {
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    bias = (S::kBits == 2 ? -3 : S::kBits == 4 ? -8 : 0) * (256 * __shfl_sync(0xffffffffu, sum, 8 * p) + __shfl_sync(0xffffffffu, sum, 8 * p + 4));
+    const int high = __shfl_sync(0xffffffffu, sum, 8 * p), low = __shfl_sync(0xffffffffu, sum, 8 * p + 4);
+    bias = (S::kBits == 2 ? -3 : S::kBits == 4 ? -8 : 0) * (256 * high + low);
     const float unit = args.softmax_scale * kLog2E;
     float most = fabsf(q.top * unit);
 #pragma unroll

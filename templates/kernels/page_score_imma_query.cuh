@@ -117,8 +117,8 @@ __device__ __forceinline__ void load_token_scales(const SharedBytes& page, int b
   }
 }
 
-// 2^x of a lane's tokens in a block: a0, a1 in n tile 0, b0, b1 in n tile 1. `at` is the row's place in the accumulators: 0 for row g, 2 for
-// row g + 8.
+// 2^x of a lane's tokens in a block: a0, a1 in n tile 0, b0, b1 in n tile 1. `at` is the row's place in the accumulators: 0 for row g,
+// 2 for row g + 8.
 template <class S>
 struct TokenSums {
   float a0, a1, b0 = 0.f, b1 = 0.f;
@@ -180,7 +180,8 @@ __device__ __forceinline__ uint32_t signed_high_nibbles(uint32_t w) {
 }
 
 // A lane's quarter of a row of V as words of the first product. Nibbles: AS_THEY_LIE masks them, so that codes are 8 too high, and 16
-// times theirs at odd dims; otherwise all are 16 times the signed code, for a shift more a word of even ones. Two-bit codes are 1.5 too high.
+// times theirs at odd dims; otherwise all are 16 times the signed code, for a shift more a word of even ones. Two-bit codes are 1.5 too
+// high.
 template <class S, bool AS_THEY_LIE>
 struct BasisRow {
   uint32_t words[S::kWords];

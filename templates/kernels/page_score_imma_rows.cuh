@@ -1,6 +1,7 @@
-// page_score on int8 tensor cores, more than 4 query heads, in passes of up to 16: the query is the rows of the product, rows g and g + 8 the high and low bytes of
-// head g of a set of 8, and V its columns. With lane = 4 g + p, a lane gets X of head g for columns 2p, 2p + 1 of 8: already an A
-// fragment of the second product, whose k is those 8 columns (8 / RANK pages) as f16 and then their residuals against the same codes.
+// page_score on int8 tensor cores, more than 4 query heads, in passes of up to 16: the query is the rows of the product, rows g and
+// g + 8 the high and low bytes of head g of a set of 8, and V its columns. With lane = 4 g + p, a lane gets X of head g for columns
+// 2p, 2p + 1 of 8: already an A fragment of the second product, whose k is those 8 columns (8 / RANK pages) as f16 and then their
+// residuals against the same codes.
 #pragma once
 
 #include "kernels/page_score_imma_query.cuh"
@@ -58,7 +59,8 @@ struct ImmaRows {
     for (int mask = 4; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
     range.set(most);
 #pragma unroll
-    for (int set = 0; set < kSets; set++) x_scale[set] = scale[set] * range.down * (S::kBits == 2 ? 1.f / 2 : S::kBits == 4 ? 1.f / 16 : 1.f);
+    for (int set = 0; set < kSets; set++)
+      x_scale[set] = scale[set] * range.down * (S::kBits == 2 ? 1.f / 2 : S::kBits == 4 ? 1.f / 16 : 1.f);
   }
 
   // B fragments of C: b[m] for the token of column n of tile m in a block of 16 tokens, k = columns 2p, 2p + 1.
@@ -169,7 +171,8 @@ struct ImmaRows {
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
           for (int set = 0; set < kSets; set++)
-            split(d[t][set], S::kBits == 2 ? bias[set] : 0, low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set], x[t][set], rest[t][set]);
+            split(d[t][set], S::kBits == 2 ? bias[set] : 0, low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set],
+                  x[t][set], rest[t][set]);
       }
 #pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)
       for (int block = 0; block < S::kTokenBlocks; block++) {
@@ -214,7 +217,8 @@ struct ImmaRows {
     {
       uint32_t mu[S::kWords];
       load_bytes<S>(SharedBytes{pages.base + g % kPages * S::kDistance}, R::kMu, mu);
-      const float mu_scale[2] = {shared_bf16(pages, page(0) * S::kDistance + R::kMuScale), shared_bf16(pages, page(1) * S::kDistance + R::kMuScale)};
+      const float mu_scale[2] = {shared_bf16(pages, page(0) * S::kDistance + R::kMuScale),
+                                 shared_bf16(pages, page(1) * S::kDistance + R::kMuScale)};
 #pragma unroll
       for (int set = 0; set < kSets; set++) {
         int d[4] = {0, 0, 0, 0};
