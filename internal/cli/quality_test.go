@@ -77,8 +77,8 @@ func TestQualityOnSimulator(t *testing.T) {
 		}
 		return out
 	}
-	want, got := report("reference"), report("sim")
-	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 7 {
+	want, got := report("reference", "--form", "r1w"), report("sim", "--form", "r1w")
+	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 9 {
 		t.Fatalf("%q, %d rows; the reference has %d", got.Backend, len(got.Mean), len(want.Mean))
 	}
 	for i, r := range got.Mean {
@@ -90,6 +90,7 @@ func TestQualityOnSimulator(t *testing.T) {
 			t.Errorf("%s: RMS error %.6f, by the reference %.6f; kernels score in f32", r.Name(), *r.RMS, *w.RMS)
 		}
 	}
+	want = report("reference")
 	for i, r := range report("sim", "--given-records").Mean {
 		if w := want.Mean[i]; math.Abs(r.Mass-w.Mass) > 5e-4 || r.Recall != w.Recall || r.RMS != nil && math.Abs(*r.RMS-*w.RMS) > 1e-4 {
 			t.Errorf("%s on the reference's records: mass %.5f, recall %.5f, by the reference %.5f, %.5f", r.Name(), r.Mass, r.Recall, w.Mass, w.Recall)
@@ -100,7 +101,7 @@ func TestQualityOnSimulator(t *testing.T) {
 		want string
 	}{
 		{[]string{"--scorer", "hybrid"}, "hybrid has no kernel"}, {[]string{"--scorer", "page_local", "--rerank", "5"}, "rerank 5 has no kernel"},
-		{[]string{"--scorer", "page_local", "--form", "r1c4"}, "forms and scans"},
+		{[]string{"--scorer", "page_local", "--form", "r1c4"}, "form r1c4 is measured by the reference"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := Run(append([]string{"quality", auditSample, "--device", "sim"}, tt.args...), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), tt.want) {

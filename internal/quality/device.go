@@ -11,7 +11,7 @@ import (
 // Kernels are the project's own kernels on some device.
 type Kernels interface {
 	// SelectPages builds, scores and selects by a spec's kernels; see verify.Env.SelectPages.
-	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (reference.Scores, []reference.Lists, error)
+	SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool, weights []reference.Weights) (reference.Scores, []reference.Lists, error)
 }
 
 // deviceKey names what lists were made for: a score, by its place among a page size's, a rule, a budget, a rerank factor.
@@ -42,8 +42,18 @@ func (o Options) withoutKernels() error {
 			return fmt.Errorf("kernels read stored summaries; leave out unquantised ones")
 		}
 	}
-	if len(o.Forms) > 0 || len(o.Scans) > 1 || len(o.Scans) == 1 && o.Scans[0] != FullScan {
-		return fmt.Errorf("forms and scans of summaries are measured by the reference alone; leave out the device")
+	for _, f := range o.Forms {
+		plain := reference.PlainForm(f.Rank, f.BasisBits)
+		plain.Weighted = true
+		if f != plain {
+			return fmt.Errorf("form %s is measured by the reference alone; with a device ask for query-weighted ones of plain storage, such as r1w", f)
+		}
+		if o.GivenRecords {
+			return fmt.Errorf("given records are those of plain bases; leave out form %s", f)
+		}
+	}
+	if len(o.Scans) > 1 || len(o.Scans) == 1 && o.Scans[0] != FullScan {
+		return fmt.Errorf("scans of summaries are measured by the reference alone; leave out the device")
 	}
 	for _, f := range o.factors(PageLocal) {
 		if f > 4 {
@@ -54,15 +64,18 @@ func (o Options) withoutKernels() error {
 }
 
 // launch runs every score, rule and budget of a layer on the device.
-func (l *layer) launch(o Options) (*onDevice, error) {
+func (l *layer) launch(o Options, a aid) (*onDevice, error) {
 	out := &onDevice{scores: map[[2]int][][][]float64{}, lists: map[deviceKey]reference.Lists{}}
 	for _, page := range o.PageSizes {
 		cache, queries, err := l.paged(o, page)
 		if err != nil {
 			return nil, err
 		}
-		for n, f := range l.fit(o, aid{}, 0, page) { // of head 0: every head has the same settings
-			s := l.spec(o, f, page)
+		for n, f := range l.fit(o, a, 0, page) { // of head 0: every head has the same settings
+			s, weights := l.spec(o, f, page), []reference.Weights(nil)
+			if f.Weights != "" {
+				s.Locks.Basis, weights = "query_weighted", l.weights(o, a, page)
+			}
 			var choices []*specs.Spec
 			var keys []deviceKey
 			for _, rule := range f.rules(o.Combine) {
@@ -75,7 +88,7 @@ func (l *layer) launch(o Options) (*onDevice, error) {
 					}
 				}
 			}
-			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries, o.GivenRecords)
+			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries, o.GivenRecords, weights)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name(), err)
 			}
@@ -86,6 +99,14 @@ func (l *layer) launch(o Options) (*onDevice, error) {
 		}
 	}
 	return out, nil
+}
+
+// weights are those of every KV head.
+func (l *layer) weights(o Options, a aid, page int) (out []reference.Weights) {
+	for head := range l.kvHeads {
+		out = append(out, (&fitting{Options: o, aid: a, l: l, head: head, page: page}).weigh())
+	}
+	return out
 }
 
 // spec is what the kernels of one score are built for.

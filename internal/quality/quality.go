@@ -179,7 +179,7 @@ func Run(ctx context.Context, paths []string, o Options) ([]Report, error) {
 	for i, l := range layers {
 		r := Report{File: filepath.Base(paths[i]), Tokens: l.tokens, HeadDim: l.dim, QueryHeads: l.qHeads, KVHeads: l.kvHeads, Queries: l.scored(o.Queries)}
 		if o.Kernels != nil {
-			if l.device, err = l.launch(o); err != nil {
+			if l.device, err = l.launch(o, aids[i]); err != nil {
 				return nil, fmt.Errorf("%s: %w", paths[i], err)
 			}
 		}

@@ -12,16 +12,16 @@ import (
 
 // SelectPages runs the default kernels of a spec on given data, for measurements rather than for a verdict: page_summary over all
 // tokens of the cache's longest request, then page_score for every request, then page_select, and page_rerank where it reranks, once for each of
-// choices, which are the spec with other combine rules, budgets and rerank factors. All requests of the cache share the blocks of the longest. With
-// given, the reference's summaries take the place of the kernel's before they are scored. It returns the scores and, for each of choices, the
+// choices, which are the spec with other combine rules, budgets and rerank factors. All requests of the cache share the blocks of the longest. Weights
+// are of query-weighted bases, one a KV head. With given, the reference's summaries take the place of the kernel's before they are scored. It returns the scores and, for each of choices, the
 // lists.
-func (e *Env) SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (reference.Scores, []reference.Lists, error) {
+func (e *Env) SelectPages(s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool, weights []reference.Weights) (reference.Scores, []reference.Lists, error) {
 	a := e.NewArena()
-	scores, lists, err := e.selectPages(a, s, choices, c, q, given)
+	scores, lists, err := e.selectPages(a, s, choices, c, q, given, weights)
 	return scores, lists, errors.Join(err, a.Free())
 }
 
-func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool) (out reference.Scores, lists []reference.Lists, err error) {
+func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *reference.Cache, q reference.Queries, given bool, weights []reference.Weights) (out reference.Scores, lists []reference.Lists, err error) {
 	longest := 0
 	for b, n := range c.SeqLens {
 		if n > c.SeqLens[longest] {
@@ -30,7 +30,7 @@ func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *ref
 	}
 	whole := *c
 	whole.SeqLens, whole.Table = c.SeqLens[longest:longest+1], c.Table[longest*c.TableStride:(longest+1)*c.TableStride]
-	records, err := e.buildPages(a, s, &whole, q)
+	records, err := e.buildPages(a, s, &whole, q, weights)
 	if err != nil {
 		return out, nil, err
 	}
@@ -80,7 +80,7 @@ func (e *Env) first(s *specs.Spec, f plan.Family) (*Kernel, error) {
 }
 
 // buildPages summarises all pages of a cache of one request.
-func (e *Env) buildPages(a *Arena, s *specs.Spec, whole *reference.Cache, q reference.Queries) (*SummaryBuffer, error) {
+func (e *Env) buildPages(a *Arena, s *specs.Spec, whole *reference.Cache, q reference.Queries, weights []reference.Weights) (*SummaryBuffer, error) {
 	one := q
 	one.Bits = q.Bits[:q.Heads*q.HeadDim]
 	p := problemOf(s, whole, one)
@@ -107,6 +107,13 @@ func (e *Env) buildPages(a *Arena, s *specs.Spec, whole *reference.Cache, q refe
 	}
 	args := kernel.PageSummaryArgs{Cache: d.Args(), Summaries: records.Ptr(), BuiltLens: built.Ptr(), Workspace: workspace.Ptr(),
 		SummaryBlockStride: records.BlockStride, SummaryHeadStride: records.HeadStride}
+	if len(weights) > 0 {
+		factors, err := a.Input("weights", packWeights(weights))
+		if err != nil {
+			return nil, err
+		}
+		args.Weights = factors.Ptr()
+	}
 	return records, errors.Join(built.Fill(0), RunOnce(k, problem, &args))
 }
 
