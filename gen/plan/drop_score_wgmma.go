@@ -13,7 +13,7 @@ type dropWgmmaShape struct {
 }
 
 var dropWgmmaShapes = []dropWgmmaShape{
-	{1, 2, 4}, {2, 1, 5}, {1, 2, 3}, {2, 1, 4}, {3, 1, 3}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
+	{1, 2, 4}, {2, 1, 5}, {1, 2, 3}, {2, 1, 4}, {3, 1, 3}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
@@ -59,8 +59,10 @@ func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 func dropScoreWgmmaRefusal(s *specs.Spec, t Target, shape dropWgmmaShape, c Candidate) string {
 	d, rows := s.Attention.HeadDim, dropRows(s)
 	rowTiles, _ := dropWgmmaRowTiles(rows)
-	// Fragments of K and V take d/4 registers each, two accumulators 4 a tile each, the rest about 60.
-	need, have := d/2+8*rowTiles+60, min(t.RegistersPerSM/(c.Geometry.Block*shape.blocks)/8*8, 255)
+	// Fragments of K or V take d/4 registers, three accumulators 4 a tile each, the rest about 40. A scheduler has a quarter of an SM's
+	// registers for a quarter of its warps, rounded up.
+	warps := (5*shape.groups*shape.blocks + 3) / 4 * 4
+	need, have := d/4+12*rowTiles+40, min(t.RegistersPerSM/(32*warps)/8*8, 255)
 	switch {
 	case d > 128:
 		return fmt.Sprintf("fragments of K and V take %d registers a lane at head dim %d: wgmma leaves room for 64", d/2, d)
