@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -76,6 +75,7 @@ func immaChoices(s *specs.Spec) []immaChoice {
 		}
 		list = append(list, c)
 	}
+	var byDistance [16][]immaChoice // from the default
 	for _, at := range immaShares {
 		for _, stages := range at.stages {
 			for bits := range 48 {
@@ -89,12 +89,14 @@ func immaChoices(s *specs.Spec) []immaChoice {
 				if bits < 32 {
 					c.hint = bits&16 == 0 // with one warp that fills
 				}
-				list = append(list, c)
+				n := c.from(list[0])
+				byDistance[n] = append(byDistance[n], c)
 			}
 		}
 	}
-	first := list[0]
-	slices.SortStableFunc(list[len(immaFirst):], func(a, b immaChoice) int { return a.from(first) - b.from(first) })
+	for _, choices := range byDistance {
+		list = append(list, choices...)
+	}
 	return list
 }
 
@@ -155,7 +157,11 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 	if t.Arch != "sm_90a" {
 		return nil, nil
 	}
-	reason := immaRefusal(s)
+	if reason := immaRefusal(s); reason != "" {
+		first := immaFirst[0]
+		first.heads = immaHeads(s)
+		return nil, []Rejected{{immaCandidate(s, t, immaFit(s, first)), reason}}
+	}
 	seen, refused := map[immaChoice]bool{}, map[immaChoice]bool{}
 	for _, choice := range immaChoices(s) {
 		choice = immaFit(s, choice)
@@ -164,9 +170,6 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 		}
 		seen[choice] = true
 		c := immaCandidate(s, t, choice)
-		if reason != "" {
-			return nil, []Rejected{{c, reason}}
-		}
 		reason := immaMisfit(s, t, choice, c.Geometry)
 		if reason == "" {
 			candidates = append(candidates, c)
