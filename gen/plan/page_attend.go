@@ -13,14 +13,16 @@ type attendShape struct {
 	form          Form
 	warps, stages int
 	waves         int
+	bulk          bool // tiles come by bulk copies: page_attend_bulk.cuh
 }
 
 // attendShapes, the default of each form first: eight warps of two tiles on nearly every SM keep dense attention fed; more splits cost
 // more to add up than they gain.
 var attendShapes = []attendShape{
-	{Hopper, 8, 2, 1}, {Hopper, 8, 1, 1}, {Hopper, 4, 2, 1}, {Hopper, 4, 2, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 3, 2},
-	{Hopper, 4, 4, 2}, {Hopper, 8, 2, 2}, {Hopper, 4, 3, 4}, {Hopper, 4, 4, 4}, {Hopper, 2, 4, 4},
-	{Portable, 4, 2, 1}, {Portable, 8, 2, 1}, {Portable, 8, 1, 1}, {Portable, 4, 1, 2}, {Portable, 4, 3, 2}, {Portable, 4, 2, 4},
+	{Hopper, 8, 2, 1, false}, {Hopper, 8, 1, 1, false}, {Hopper, 4, 2, 1, false}, {Hopper, 4, 2, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 3, 2, false},
+	{Hopper, 4, 4, 2, false}, {Hopper, 8, 2, 2, false}, {Hopper, 4, 3, 4, false}, {Hopper, 4, 4, 4, false}, {Hopper, 2, 4, 4, false},
+	{Hopper, 8, 3, 1, true}, {Hopper, 8, 2, 1, true}, {Hopper, 4, 4, 1, true}, {Hopper, 4, 3, 1, true},
+	{Portable, 4, 2, 1, false}, {Portable, 8, 2, 1, false}, {Portable, 8, 1, 1, false}, {Portable, 4, 1, 2, false}, {Portable, 4, 3, 2, false}, {Portable, 4, 2, 4, false},
 }
 
 // attendStream is the streaming kernel: dense attention, and lists where there are no clusters.
@@ -60,7 +62,7 @@ func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 	seen := map[string]bool{}
 	p.Candidates, p.Rejected = attendListCandidates(s, t)
 	for _, shape := range attendShapes {
-		if shape.form == Hopper && t.Arch != "sm_90a" {
+		if shape.form == Hopper && t.Arch != "sm_90a" || shape.bulk && (s.Attention.HeadDim%128 != 0 || cacheBytes(s) != 2) {
 			continue
 		}
 		c := attendCandidate(s, t, shape)
@@ -86,11 +88,18 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 	if shape.form == Portable {
 		arch = PortableArch
 	}
+	params := []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", 0}}
+	header, kernel := "kernels/page_attend.cuh", attendStream
+	if shape.bulk {
+		params = append(params, Param{"bulk", 1})
+		header, kernel = "kernels/page_attend_bulk.cuh", "kvloom::page_attend_bulk"
+	}
 	splits := max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
+	params[2].Value = splits
 	return Candidate{
 		Family: PageAttend, Form: shape.form, Arch: arch,
 		Key:    attendKey(s),
-		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"splits", splits}},
+		Params: params,
 		Constants: []Constant{
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
@@ -103,7 +112,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 			{"kColumns", fmt.Sprint(z.columns)},
 			{"kDependent", fmt.Sprint(shape.form == Hopper)},
 		},
-		Header: "kernels/page_attend.cuh", Kernel: attendStream, Entry: string(PageAttend),
+		Header: header, Kernel: kernel, Entry: string(PageAttend),
 		Geometry: launch.Geometry{
 			Grid: [3]launch.Extent{
 				launch.Const(int64(splits)),

@@ -57,7 +57,7 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 
 func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candidate {
 	z := newAttendSizes(s, shape.stages, shape.columns)
-	c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 1})
+	c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 1, false})
 	c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}, {"columns", shape.columns}, {"list", 1}}
 	c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
 	columns := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kColumns" })

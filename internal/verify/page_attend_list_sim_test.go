@@ -82,3 +82,34 @@ func attendOnce(t *testing.T, s *specs.Spec, candidates []plan.Candidate, c Case
 		t.Error(err)
 	}
 }
+
+// TestPageAttendBulk runs the streaming kernel by bulk copies: rows that follow each other and rows that do not, pages of several tiles and
+// tiles of several pages, values that are no numbers behind the last token.
+func TestPageAttendBulk(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason     string
+		dim, page, group int
+		dtype            string
+		softcap          float64
+		cases            []string
+	}{
+		{"d128", "every case", 128, 16, 4, "bf16", 0, nil},
+		{"p4 g16", "four pages a tile, two n tiles", 128, 4, 16, "fp16", 0, []string{"holes", "one kv head", "mixed lengths", "around the splits"}},
+		{"d256 p64 capped", "two rows of pieces, four tiles a page", 256, 64, 3, "bf16", 20, []string{"holes", "one kv head", "wide logits", "around the splits"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := attendSpec(tc.dim, tc.page, tc.group, tc.dtype, "share_average", tc.softcap)
+			bulk := chosenBy(plan.PageAttend, s, func(c plan.Candidate) bool { return c.Kernel == "kvloom::page_attend_bulk" })
+			if len(bulk) == 0 {
+				t.Fatal("no candidate")
+			}
+			if tc.cases != nil {
+				bulk = bulk[:1]
+			}
+			onSimulator(t, s, tc.reason, bulk, tc.cases)
+		})
+	}
+	s := attendSpec(128, 16, 4, "bf16", "share_average", 0)
+	long := Case{Name: "batches of units", KVHeads: 1, Lens: []int{9001, 700}, Layout: HeadMajor, Data: Random}
+	attendOnce(t, s, chosenBy(plan.PageAttend, s, func(c plan.Candidate) bool { return c.Kernel == "kvloom::page_attend_bulk" })[:1], long)
+}

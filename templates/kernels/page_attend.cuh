@@ -130,6 +130,19 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
   __syncwarp();
 }
 
+// How the streaming kernel reads: cp.async of every lane. Tile: how Fragments reads what it leaves.
+template <typename T>
+struct LaneCopies {
+  using Tile = T;
+  static constexpr bool kPadded = true;
+
+  template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns>
+  __device__ __forceinline__ static void run(State<HEAD_DIM, kColumns, Tile>& state, Units<PAGE>& units, const Rows<T>& k, const Rows<T>& v,
+                                             int first, int last, uint8_t* ring, float scale, float cap) {
+    stream<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, first, last, ptx::shared_address(ring), scale, cap);
+  }
+};
+
 // Where the parts of a list's splits meet in the workspace: counters, the parts, and where there are more than kFlat, the results of groups
 // of them. One block adding 66 parts took 20 us of a launch of 160; groups of eight are added side by side, and then their results.
 struct Meeting {
@@ -167,11 +180,11 @@ __device__ __forceinline__ void clear_parts(float* parts, int floats, int thread
 
 // HEADS: query heads of one list (the group, or 1 for per_head); LISTS_PER_KV_HEAD: 1, or the group for per_head.
 // kColumns: n tiles of 8 query heads that a warp carries.
-template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          bool kDependent>
-__device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
+template <template <typename> class Stream, int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps,
+          int kStages, int kColumns, bool kDependent>
+__device__ __forceinline__ void page_attend_by(const PageAttendArgs& args) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T), Stream<T>::kPadded>;
   using Q = typename Compute<T>::type;
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert((PAGE & (PAGE - 1)) == 0 && PAGE >= 4 && PAGE <= 128, "pages are 4 to 128 tokens, a power of two");
@@ -211,9 +224,9 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, heads);
-  State<HEAD_DIM, kColumns, T> state;
-  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(rings)) + warp * S::kRingBytes;
-  stream<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, first, last, ring, scale, args.logit_softcap * kLog2E);
+  State<HEAD_DIM, kColumns, typename Stream<T>::Tile> state;
+  Stream<T>::template run<HEAD_DIM, PAGE, SOFTCAP, kStages, S>(state, units, k, v, first, last, rings + warp * S::kRingBytes, scale,
+                                                               args.logit_softcap * kLog2E);
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
 
@@ -284,6 +297,12 @@ __device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
   if (!last_to_come(counters + Meeting::kCounterWords - 1, meeting.groups)) return;
   add_parts(results, meeting.groups, finish);
   clear_parts(results, meeting.groups * S::kPartFloats, kThreads);
+}
+
+template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
+          bool kDependent>
+__device__ __forceinline__ void page_attend(const PageAttendArgs& args) {
+  page_attend_by<attend::LaneCopies, HEAD_DIM, PAGE, HEADS, LISTS_PER_KV_HEAD, T, SOFTCAP, kWarps, kStages, kColumns, kDependent>(args);
 }
 
 }  // namespace kvloom

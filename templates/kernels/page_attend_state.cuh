@@ -39,14 +39,15 @@ __device__ __forceinline__ float weight(float x, float peak) {
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-// Sizes that the kernel and its plan share. kBytes: of an element of the cache.
-template <int HEAD_DIM, int HEADS, int kWarps, int kStages, int kColumns, int kBytes>
+// Sizes that the kernel and its plan share. kBytes: of an element of the cache; kPadded: rows of a stage keep apart.
+template <int HEAD_DIM, int HEADS, int kWarps, int kStages, int kColumns, int kBytes, bool kPadded = true>
 struct Shape {
+  static constexpr int kBlockWarps = kWarps;
   static constexpr int kColumnHeads = 8 * kColumns;                              // query heads of a block's tile, padded
   static constexpr int kTileHeads = HEADS < kColumnHeads ? HEADS : kColumnHeads;  // stored
   static constexpr int kHeadTiles = (HEADS + kColumnHeads - 1) / kColumnHeads;
   static constexpr int kPieces = kBytes * HEAD_DIM / 16;  // 16-byte pieces of a row of K or V
-  static constexpr int kRowBytes = 16 * (kPieces | 1);    // an odd number of pieces: ldmatrix rows meet every bank once
+  static constexpr int kRowBytes = 16 * (kPadded ? kPieces | 1 : kPieces);  // odd: ldmatrix rows meet every bank once
   static constexpr int kQueryRowBytes = 2 * HEAD_DIM + 16;
   static constexpr int kTensorBytes = kTile * kRowBytes;
   static constexpr int kStageBytes = 2 * kTensorBytes;  // K, then V
