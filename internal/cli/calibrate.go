@@ -9,7 +9,7 @@ import (
 // CalibrateCmd measures what query-weighted bases and centred centroids of one layer need to know.
 type CalibrateCmd struct {
 	Files []string `arg:"" name:"file" help:"Dumps of one layer, of any texts: safetensors files or folders as kvloom quality reads them; k and q_last are used."`
-	Out   string   `short:"o" required:"" help:"The calibration to write: safetensors, moments [KV heads, dim, dim] and mean_key [KV heads, dim], float32." placeholder:"FILE"`
+	Out   string   `short:"o" required:"" help:"The calibration to write: safetensors, moments [KV heads, dim, dim] and mean_key [KV heads, dim], float32, and factors, whose bytes a weighted page_summary takes." placeholder:"FILE"`
 }
 
 // Run writes the calibration.

@@ -1,6 +1,7 @@
 package quality
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strconv"
 
@@ -128,12 +129,30 @@ func (l *layer) meanKey(head, n int) []float64 {
 	return mean
 }
 
-// Write stores the calibration as safetensors: moments [kv head, dim, dim] and mean_key [kv head, dim], float32.
+// Factors are what page_summary takes as its weights, [kv head] one after the other: Cholesky's factor of each shrunk moment, packed.
+func (c *Calibration) Factors() []uint16 {
+	var out []uint16
+	for head := range c.KVHeads {
+		w := reference.NewWeights(c.Moments[head*c.HeadDim*c.HeadDim:(head+1)*c.HeadDim*c.HeadDim], c.HeadDim)
+		packed := reference.PackFactor(w.Factor(), c.HeadDim)
+		for i := 0; i < len(packed); i += 2 {
+			out = append(out, binary.LittleEndian.Uint16(packed[i:]))
+		}
+	}
+	return out
+}
+
+// Write stores the calibration as safetensors: moments [kv head, dim, dim] and mean_key [kv head, dim], float32; and factors
+// [kv head, packed], whose bytes are what PageSummaryArgs.Weights points to on a device.
 func (c *Calibration) Write(path string) error {
 	f := tensorfile.File{Metadata: map[string]string{"kvloom": "calibration", "queries": strconv.Itoa(c.Queries)}}
 	f.Tensors = append(f.Tensors,
 		tensorfile.Float32("moments", []int{c.KVHeads, c.HeadDim, c.HeadDim}, c.Moments),
 		tensorfile.Float32("mean_key", []int{c.KVHeads, c.HeadDim}, c.MeanKeys))
+	if c.HeadDim%16 == 0 { // as every head dim that kernels are built for
+		factors := c.Factors()
+		f.Tensors = append(f.Tensors, tensorfile.FromBits16("factors", "BF16", []int{c.KVHeads, len(factors) / c.KVHeads}, factors))
+	}
 	return f.Write(path)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/internal/tensorfile"
 )
 
 func form(t *testing.T, text string) reference.Form {
@@ -76,6 +77,36 @@ func TestCalibration(t *testing.T) {
 	}
 	if got.KVHeads != 3 || got.HeadDim != 64 || got.Queries != 16 || reference.RelativeError(got.Moments, c.Moments) > 1e-7 || reference.RelativeError(got.MeanKeys, c.MeanKeys) > 1e-7 {
 		t.Errorf("read back %d heads of %d, %d queries", got.KVHeads, got.HeadDim, got.Queries)
+	}
+	stored, err := tensorfile.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factors, err := stored.Tensor("factors")
+	if err != nil || len(factors.Data) != 3*reference.FactorBytes(64) {
+		t.Fatalf("%v, %d bytes of factors", err, len(factors.Data))
+	}
+	// The packed factor times its transpose is the shrunk moment, its mean diagonal scaled out.
+	lower := reference.UnpackFactor(factors.Data[reference.FactorBytes(64):2*reference.FactorBytes(64)], 64)
+	moment, square := got.Moments[64*64:2*64*64], make([]float64, 64*64)
+	var trace float64
+	for i := range 64 {
+		trace += moment[i*64+i]
+		for j := range 64 {
+			for k := range 64 {
+				square[i*64+j] += lower[i*64+k] * lower[j*64+k]
+			}
+		}
+	}
+	shrunk := make([]float64, 64*64)
+	for i, x := range moment {
+		shrunk[i] = x / (trace / 64)
+		if i%65 == 0 {
+			shrunk[i] += reference.Shrinkage
+		}
+	}
+	if off := reference.RelativeError(square, shrunk); off > 0.01 {
+		t.Errorf("the factor's square is off by %g", off)
 	}
 	l, err := load(sample)
 	if err != nil {
