@@ -75,6 +75,8 @@ var works = []struct {
 	{string(plan.PageAttend), plan.PageAttend},
 	{"dense", plan.PageAttend},
 	{string(plan.PageRerank), plan.PageRerank},
+	{string(plan.QueryMoment), plan.QueryMoment},
+	{string(plan.QueryFactor), plan.QueryFactor},
 	{string(plan.DropObserve), plan.DropObserve},
 	{string(plan.DropScore), plan.DropScore},
 	{string(plan.DropObserveScore), plan.DropObserveScore},

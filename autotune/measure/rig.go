@@ -201,7 +201,7 @@ func (r *Rig) needPool(whole bool) error {
 		return err
 	}
 	r.pool, r.poolV = pool, k
-	return r.fill(pool.base, pool.each*int64(n), r.halves(1<<21, 1))
+	return r.fill(pool.base, pool.each*int64(n), r.elements(1<<21, 1))
 }
 
 // cache describes set i of the pool, laid out [block, kv head, token, dim].
@@ -417,6 +417,10 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.attendStep(work, fn, l, ws)
 	case Work(plan.PageRerank):
 		return r.rerankStep(fn, l, ws)
+	case Work(plan.QueryMoment):
+		return r.momentStep(fn, l)
+	case Work(plan.QueryFactor):
+		return r.factorStep(fn, l)
 	case Work(plan.DropObserve):
 		return r.observeStep(fn, l, ws)
 	case Work(plan.DropScore):

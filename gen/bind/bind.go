@@ -86,7 +86,7 @@ func Go(s *specs.Spec, works []Work) ([]byte, error) {
 	p.dropConstants(f)
 	p.files(f)
 	p.open(f)
-	for _, family := range append(families[:len(families):len(families)], dropFamilies...) {
+	for _, family := range slices.Concat(families, queryFamilies, dropFamilies) {
 		if p.has(family.stem) {
 			p.family(f, family)
 		}

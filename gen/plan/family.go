@@ -15,6 +15,10 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planPageScore(s, t)
 	case PageSelect:
 		return planPageSelect(s, t)
+	case QueryMoment:
+		return planQueryMoment(s, t)
+	case QueryFactor:
+		return planQueryFactor(s, t)
 	case PageRerank:
 		return planPageRerank(s, t)
 	case PageAttend:

@@ -144,7 +144,13 @@ func New(s *specs.Spec, t Target) *Plan {
 	if s.Locks.Rerank > 1 {
 		p.Families = append(p.Families, planPageRerank(s, t))
 	}
+	for _, f := range queryFamilies(s) {
+		p.Families = append(p.Families, ForFamily(f, s, t))
+	}
 	for _, f := range dropFamilies(s, t) {
+		if cacheBytes(s) < 2 {
+			break // no kernel evicts from such a cache; specs that ask for it are refused
+		}
 		p.Families = append(p.Families, ForFamily(f, s, t))
 	}
 	return p

@@ -105,6 +105,8 @@ func ShapeOf(family string, j Job) Shape {
 		summarised()
 		chosen()
 		shape.Scan = l.Scan
+	case string(plan.QueryMoment), string(plan.QueryFactor):
+		shape.Basis = l.Basis
 	case string(measure.Dense):
 	default:
 		panic(fmt.Sprintf("BUG: bench: unknown family %q", family))

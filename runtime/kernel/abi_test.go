@@ -36,14 +36,14 @@ func TestABI(t *testing.T) {
 // assertions is a translation unit of static_asserts, one for each size and offset that Go has.
 func assertions() string {
 	var b strings.Builder
-	b.WriteString("#include <cstddef>\n#include \"kvloom/abi_drop.cuh\"\n")
+	b.WriteString("#include <cstddef>\n#include \"kvloom/abi_drop.cuh\"\n#include \"kvloom/abi_query.cuh\"\n")
 	for _, s := range []struct {
 		c string
 		t reflect.Type
 	}{
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
 		{"KvFetch", reflect.TypeFor[KVFetch]()}, {"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
-		{"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()},
+		{"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()}, {"QueryMomentArgs", reflect.TypeFor[QueryMomentArgs]()}, {"QueryFactorArgs", reflect.TypeFor[QueryFactorArgs]()},
 		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropObserveScoreArgs", reflect.TypeFor[DropObserveScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
 		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},
 		{"DropCompactArgs", reflect.TypeFor[DropCompactArgs]()},

@@ -70,8 +70,8 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)
 	case m.Drop != (DropModel{}) && (m.Drop.Window < 1 || m.Drop.Window > 64):
 		return fmt.Errorf("model: a window of %d queries, allowed are 1 to 64", m.Drop.Window)
-	case m.DType != "bf16" && m.DType != "fp16":
-		return fmt.Errorf("model: dtype %q is not one of bf16, fp16", m.DType)
+	case m.DType != "bf16" && m.DType != "fp16" && m.DType != fp8:
+		return fmt.Errorf("model: dtype %q is not one of bf16, fp16, %s", m.DType, fp8)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func Optional(work string) bool { return work == DropObserveScore }
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend
