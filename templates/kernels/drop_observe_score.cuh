@@ -295,7 +295,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   // Pass two over the group's tiles, from the last.
   __device__ __forceinline__ void score() {
-    const uint64_t stay = evict_last_policy();
+    const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
     const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
     for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
@@ -413,6 +413,8 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   uint32_t* const counters = args.workspace + 64 + static_cast<int64_t>(request * gridDim.y + kv_head) * S::kWords;
   Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep> fused(args, shared, request, kv_head, group, begin, end - begin,
                                                                                     blocks, counters);
+  typename decltype(fused)::Base::Queries queries;
+  if (!producer) fused.load(queries);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
@@ -426,7 +428,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     }
   }
   ptx::take_registers<216>();
-  fused.stage_queries();
+  fused.store(queries);
   if (threadIdx.x == 0) words[1] = words[2] = 0;
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();

@@ -185,6 +185,9 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   }
   const bool producer = warp >= 4 * S::kGroups;
   const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
+  Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> observer(args, shared, request, kv_head, group, begin, end - begin);
+  typename decltype(observer)::Base::Queries queries;
+  if (!producer) observer.load(queries);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
@@ -208,8 +211,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     return;
   }
   ptx::take_registers<216>();
-  Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> observer(args, shared, request, kv_head, group, begin, end - begin);
-  observer.stage_queries();
+  static_cast<const typename decltype(observer)::Base&>(observer).store(queries);
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();
   observer.observe();

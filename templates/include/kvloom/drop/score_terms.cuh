@@ -107,8 +107,8 @@ struct ScoreTerms {
   }
 };
 
-// Writes the scores of a warp's 16 tokens, two lanes of each quad one each; a token that does not exist gets NaN. What is written
-// stays in L2, where pooling reads it.
+// Writes the scores of a warp's 16 tokens, two lanes of each quad one each; a token that does not exist gets NaN. `policy` is
+// L2's: pooling reads what is written.
 __device__ __forceinline__ void write_scores(float* scores, float (&sum)[2], float unit, int token, int length, uint2 live, uint64_t policy) {
   sum[0] = quad_sum(sum[0]);
   sum[1] = quad_sum(sum[1]);

@@ -55,11 +55,23 @@ struct WindowTiles {
     return live;
   }
 
-  __device__ __forceinline__ void stage_queries() const {
-    for (int i = threadIdx.x; i < N * (HEAD_DIM / 8); i += S::kConsumers) {
-      const int row = i / (HEAD_DIM / 8), piece = i % (HEAD_DIM / 8);
-      const uint4 x = limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + piece) : make_uint4(0, 0, 0, 0);
-      *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, 8 * piece)) = x;
+  // The window's queries on their way to shared memory: asked for before the tiles, behind which they would wait.
+  struct Queries {
+    static constexpr int kEach = (N * (HEAD_DIM / 8) + S::kConsumers - 1) / S::kConsumers;
+    uint4 x[kEach];
+  };
+  __device__ __forceinline__ void load(Queries& q) const {
+#pragma unroll
+    for (int u = 0; u < Queries::kEach; ++u) {
+      const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
+      q.x[u] = row < N && limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
+    }
+  }
+  __device__ __forceinline__ void store(const Queries& q) const {
+#pragma unroll
+    for (int u = 0; u < Queries::kEach; ++u) {
+      const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
+      if (row < N) *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, i % (HEAD_DIM / 8) * 8)) = q.x[u];
     }
   }
 
