@@ -46,13 +46,26 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 		}
 		candidates = append(candidates, c)
 	}
-	// With few lists the widest clusters use most SMs; with more they come in two waves.
-	wide := slices.IndexFunc(candidates, func(c Candidate) bool { return c.Geometry.Cluster == 16 && c.Param("warps") == 4 })
-	if wide > 0 && attendLists(s)*newAttendSizes(s, 1, 1).headTiles <= wideClusters {
-		first := candidates[wide]
-		candidates = slices.Insert(slices.Delete(candidates, wide, wide+1), 0, first)
+	// With few lists the widest clusters use most SMs, with some more those of one n tile a warp; with many either comes in two waves.
+	switch clusters := attendLists(s) * newAttendSizes(s, 1, 1).headTiles; {
+	case clusters <= wideClusters:
+		leadWith(candidates, attendListShape{4, 2, 16, 1})
+	case clusters <= 2*wideClusters:
+		leadWith(candidates, attendListShape{8, 2, 8, 1})
 	}
 	return candidates, rejected
+}
+
+// leadWith moves a shape's candidate, where there is one, before the others.
+func leadWith(candidates []Candidate, shape attendListShape) {
+	i := slices.IndexFunc(candidates, func(c Candidate) bool {
+		return attendListShape{c.Param("warps"), c.Param("stages"), c.Param("cluster"), c.Param("columns")} == shape
+	})
+	if i > 0 {
+		c := candidates[i]
+		copy(candidates[1:i+1], candidates[:i])
+		candidates[0] = c
+	}
 }
 
 func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candidate {

@@ -14,6 +14,8 @@ func TestAttendDefaults(t *testing.T) {
 		{"8 heads", 32, 8, 8, 1, 16, "eight clusters of 16 do not fit at once"},
 		{"2 heads, group 16", 32, 2, 16, 2, 66, "two clusters a list, 64 SMs; dense attention on every SM"},
 		{"4 heads, group 8", 32, 4, 16, 1, 33, "four clusters of 16"},
+		{"4 heads, group 16", 64, 4, 8, 2, 33, "eight clusters of 8 on 64 SMs"},
+		{"8 heads, group 16", 128, 8, 8, 1, 16, "sixteen clusters of 8 do not fit at once: two n tiles a warp"},
 		{"32 heads", 32, 32, 8, 1, 4, "many lists"},
 		{"3 heads, group 3", 9, 3, 16, 1, 44, "few lists of a small model"},
 	} {
