@@ -78,8 +78,6 @@ struct RingWriter {
     if constexpr (kHolds) {
 #pragma unroll
       for (int i = 0; i < kPages; ++i) block[i] = i * kPageTokens < live ? ids[i] : -1;
-#pragma unroll
-      for (int i = 0; i < kPages; ++i) hide(i, block[i]);
     } else {
 #pragma unroll 1
       for (int i = 0; i < kPages; ++i) hide(i, i * kPageTokens < live ? ids[i] : -1);
@@ -94,6 +92,10 @@ struct RingWriter {
     uint64_t* const full = &state.full[at.stage];
     uint8_t* const to = tiles + at.stage * kTileBytes;
     mbarrier_wait(&state.empty[at.stage], at.parity ^ 1);
+    if (kHolds && tokens.table) {  // the first look at the blocks: they were on their way while the stage was not free
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) hide(i, block[kHolds ? i : 0]);
+    }
     state.live[at.stage] = make_uint2(static_cast<uint32_t>(mask), static_cast<uint32_t>(mask >> 32));
     if (mask != 0) {
       mbarrier_expect(full, kRingTokens * kRowBytes);
@@ -148,11 +150,27 @@ struct RingWriter {
 
   // Where some tokens do not exist. Such a token gets the row of one that does, so that what is masked is no less finite than the rest.
   __device__ __forceinline__ void copy_some(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
-    const int any = __ffsll(static_cast<long long>(mask)) - 1;
+    const T* const spare = rows.row(tokens.place(first + __ffsll(static_cast<long long>(mask)) - 1));
+    const auto copy = [&](int token, const T* from) {
+      bulk_copy(to + offset(token), mask >> token & 1 ? from : spare, kRowBytes, full, policy);
+    };
+    if (tokens.table && PAGE < kRingTokens) {
+#pragma unroll (kHolds ? kPages : 1)
+      for (int i = 0; i < kPages; ++i) {
+        int id = 0;
+        if constexpr (kHolds) {
+          id = block[i];
+        } else if (mask >> i * kPageTokens & 1) {
+          id = tokens.table[first / PAGE + i];
+        }
+        const T* const page = rows.base + id * rows.block_stride;
 #pragma unroll 1
-    for (int i = 0; i < kRingTokens; ++i) {
-      const int token = first + (mask >> i & 1 ? i : any);
-      bulk_copy(to + offset(i), rows.row(tokens.place(token)), kRowBytes, full, policy);
+        for (int r = 0; r < kPageTokens; ++r) copy(i * kPageTokens + r, page + r * rows.token_stride);
+      }
+    } else {
+      const T* const start = rows.base + block[0] * rows.block_stride + static_cast<int64_t>(tokens.table ? first % PAGE : first) * rows.token_stride;
+#pragma unroll 1
+      for (int r = 0; r < kRingTokens; ++r) copy(r, start + r * rows.token_stride);
     }
   }
   __device__ __forceinline__ static constexpr int offset(int token) { return token / kRun * kRunBytes<HEAD_DIM> + token % kRun * kRowBytes; }
