@@ -203,11 +203,18 @@ __device__ __forceinline__ void pack_basis(uint8_t* record, const float* basis /
 }
 
 // After the block's last read of built_lens: the last block of the launch moves built_lens to the complete tokens of each request
-// and leaves the counter zero. A request that was cut back moves back, so that its pages are built anew when they fill again.
+// and leaves the counter zero. A request that was cut back moves back, so that its pages are built anew when they fill again. Where a
+// row of blocks is one, as in a decode step, it alone reads its requests' and moves them itself: nothing is counted or waited for.
 template <int PAGE>
 __device__ __forceinline__ void finish_build(const PageSummaryArgs& args) {
   __shared__ bool last;
   __syncthreads();
+  if (gridDim.x == 1) {
+    for (int request = blockIdx.y + threadIdx.x * gridDim.y; request < args.cache.batch; request += blockDim.x * gridDim.y) {
+      args.built_lens[request] = complete_pages<PAGE>(args.cache, request) * PAGE;
+    }
+    return;
+  }
   if (threadIdx.x == 0) {
     __threadfence();  // this block's reads come before its count,
     last = atomicAdd(args.workspace, 1u) == gridDim.x * gridDim.y - 1;
