@@ -252,6 +252,8 @@ func immaTileBytes(s *specs.Spec, choice immaChoice) int {
 func immaRegisters(s *specs.Spec, choice immaChoice) int {
 	words := (s.Attention.HeadDim + 63) / 64 * 2
 	switch group := s.Attention.Group() / immaPasses(s); {
+	case group <= 4 && s.Cache.DType == "fp16": // a third byte of the query
+		return 80 + 8*words
 	case group <= 4:
 		return 80 + 4*words
 	case group <= 8:

@@ -72,7 +72,8 @@ func TestPageScoreImmaOnSimulator(t *testing.T) {
 		cases                 string
 	}{
 		{"llama", "eight kv heads in one copy; the ring turns over many times", 128, 16, 4, 4, 4, 8, "bf16", 3, "", "crosses 1024 tokens,mixed lengths,holes,wide logits"},
-		{"rank 8, fp16", "two pages of 16 rows; q is rounded below 2^-4 of its largest", 128, 16, 8, 4, 3, 2, "fp16", 2, "random:1", "crosses 1024 tokens,wide logits,extreme keys"},
+		{"fp16, group 7", "a third byte of the query as rows", 128, 16, 4, 4, 7, 2, "fp16", 2, "", "crosses 1024 tokens,wide logits,extreme keys"},
+		{"rank 8, fp16", "two pages of 16 rows; a third byte of the query as columns", 128, 16, 8, 4, 3, 2, "fp16", 2, "random:1", "crosses 1024 tokens,wide logits,extreme keys"},
 		{"group 8", "the query as rows, rows g + 8 are another page", 128, 16, 4, 4, 8, 4, "bf16", 2, "random:2", "crosses 1024 tokens,mixed lengths,wide logits"},
 		{"group 7, rank 8", "the query as rows, half of them empty; a head of the set is missing", 64, 16, 8, 4, 7, 3, "bf16", 2, "", "crosses 1024 tokens,degenerate pages"},
 		{"group 16", "two sets of eight heads; four groups of warps share a line of scores", 128, 16, 4, 4, 16, 2, "bf16", 1, "random:3", "crosses 1024 tokens,70 requests," + nanRecord},

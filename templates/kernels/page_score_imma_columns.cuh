@@ -28,6 +28,8 @@ struct ImmaColumns {
 
   uint32_t words[S::kWords];  // B fragments
   int bias;                   // of head p: what the codes' bias adds to the low column, taken off; twice that of 2-bit codes
+  uint32_t third[S::kThird ? S::kWords : 1];  // third bytes in the columns of high ones, nothing in those of low ones
+  int third_bias;
   float scale, x_scale;       // of head p: integer product to base-2 logit; the same for X
   ImmaRange range;
 
@@ -52,6 +54,17 @@ struct ImmaColumns {
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     const int high = __shfl_sync(0xffffffffu, sum, 8 * p), low = __shfl_sync(0xffffffffu, sum, 8 * p + 4);
     bias = (S::kBits == 2 ? -3 : S::kBits == 4 ? -8 : 0) * (256 * high + low);
+    if constexpr (S::kThird) {
+      int left = 0;
+#pragma unroll
+      for (int k = 0; k < S::kWords; k++) {
+        third[k] = n % 2 == 0 ? q.third(k) : 0u;
+        left = sum_bytes(third[k], left);
+      }
+      left += __shfl_xor_sync(0xffffffffu, left, 1);
+      left += __shfl_xor_sync(0xffffffffu, left, 2);
+      third_bias = (S::kBits == 2 ? -3 : S::kBits == 4 ? -8 * kWeight : 0) * __shfl_sync(0xffffffffu, left, 8 * p);
+    }
     const float unit = args.softmax_scale * kLog2E;
     float most = fabsf(q.top * unit);
 #pragma unroll
@@ -166,7 +179,7 @@ struct ImmaColumns {
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
-    int mean[2][4] = {};  // two short chains
+    int mean[2][4] = {}, mean_third[4] = {};  // two short chains
     float mu_scale;
     {
       const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
@@ -174,12 +187,16 @@ struct ImmaColumns {
       load_bytes<S>(page_g, R::kMu, mu);
       mu_scale = shared_bf16(page_g, R::kMuScale);
 #pragma unroll
-      for (int k = 0; k < S::kWords; k += 2) mma_m16n8k32_ss(mean[k / 2 % 2], mu[k], 0u, mu[k + 1], 0u, words[k], words[k + 1]);
+      for (int k = 0; k < S::kWords; k += 2) {
+        mma_m16n8k32_ss(mean[k / 2 % 2], mu[k], 0u, mu[k + 1], 0u, words[k], words[k + 1]);
+        if constexpr (S::kThird) mma_m16n8k32_ss(mean_third, mu[k], 0u, mu[k + 1], 0u, third[k], third[k + 1]);
+      }
     }
     Sums sums;
 #pragma unroll
     for (int first = 0; first < kProducts; first += kTogether) {
       int low[kTogether][4], high[kTogether][4];  // of even and odd dims (or of halves of k)
+      int low_third[kTogether][4] = {}, high_third[kTogether][4] = {};
       float column[kTogether][2];
       {
         BasisRow<S, true> rows[kTogether][2];
@@ -211,6 +228,13 @@ struct ImmaColumns {
                 mma_m16n8k32_ss(d, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, words[at], words[at + 1]);
               else
                 mma_m16n8k32_us(d, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, words[at], words[at + 1]);
+              if constexpr (S::kThird) {
+                auto& e = part == 0 ? low_third[t] : high_third[t];
+                if constexpr (S::kBits == 8)
+                  mma_m16n8k32_ss(e, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, third[at], third[at + 1]);
+                else
+                  mma_m16n8k32_us(e, a[0], kBoth ? b[0] : 0u, a[1], kBoth ? b[1] : 0u, third[at], third[at + 1]);
+              }
             }
       }
       // X of 16 rows, transposed: x[i] holds k = rows 8i + 2p, 8i + 2p + 1.
@@ -221,7 +245,12 @@ struct ImmaColumns {
         for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
           int product = (low[t][2 * i] * kWeight + high[t][2 * i]) * 256 + (low[t][2 * i + 1] * kWeight + high[t][2 * i + 1]);
           if constexpr (S::kBits == 2) product = 2 * product + bias;
-          split(static_cast<float>(product) * column[t][i], x[t][i], rest[t][i]);
+          float sum = static_cast<float>(product);
+          if constexpr (S::kThird) {
+            const int left = low_third[t][2 * i] * kWeight + high_third[t][2 * i];
+            sum = fmaf(static_cast<float>(S::kBits == 2 ? 2 * left + third_bias : left + third_bias), kThirdUnit, sum);
+          }
+          split(sum * column[t][i], x[t][i], rest[t][i]);
         }
 #pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)
       for (int block = 0; block < S::kTokenBlocks; block++) {
@@ -257,7 +286,9 @@ struct ImmaColumns {
     }
     sum[0] = sums.get();
     const int product = (mean[0][0] + mean[1][0]) * 256 + (mean[0][1] + mean[1][1]);
-    centroid[0] = __shfl_sync(0xffffffffu, static_cast<float>(product) * (mu_scale * scale), page(0) * 4 + g / 2);
+    float dot = static_cast<float>(product);
+    if constexpr (S::kThird) dot = fmaf(static_cast<float>(mean_third[0]), kThirdUnit, dot);
+    centroid[0] = __shfl_sync(0xffffffffu, dot * (mu_scale * scale), page(0) * 4 + g / 2);
   }
 };
 

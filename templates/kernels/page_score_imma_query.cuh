@@ -26,7 +26,7 @@ __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
 
 // A quarter of a query head in f32, and what brings the head to integers: x * factor rounds to at most 32639, so that the high byte,
 // rounded up for a negative low byte, stays below 128. Elements that are not far below the largest (2^-7 in bf16, 2^-4 in fp16) are
-// exact; the others have an error of 2^-16 of it.
+// exact; the others have an error of 2^-16 of it, which a third byte takes down by 2^7.
 template <class S>
 struct ImmaQuarter {
   float x[4 * S::kWords];
@@ -75,7 +75,19 @@ struct ImmaQuarter {
     for (int i = 0; i < 4; i++) a[i] = __float_as_uint(fmaf(x[ImmaOrder<S>::dim(k, i)], factor, magic));
     return __byte_perm(__byte_perm(a[0], a[1], pick), __byte_perm(a[2], a[3], pick), 0x5410);
   }
+  // Third bytes of word k: 128 times what rounding left.
+  __device__ __forceinline__ uint32_t third(int k) const {
+    uint32_t a[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float scaled = x[ImmaOrder<S>::dim(k, i)] * factor;  // exact
+      a[i] = __float_as_uint(fmaf(scaled - rintf(scaled), 128.f, 12582912.f));
+    }
+    return __byte_perm(__byte_perm(a[0], a[1], 0x40), __byte_perm(a[2], a[3], 0x40), 0x5410);
+  }
 };
+
+constexpr float kThirdUnit = 1.f / 128;
 
 __device__ __forceinline__ int sum_bytes(uint32_t bytes, int sum) { return __dp4a(static_cast<int>(bytes), 0x01010101, sum); }
 

@@ -8,6 +8,11 @@ namespace kvloom {
 
 constexpr int kImmaTile = 8;  // pages of a tile
 
+template <typename T>
+constexpr bool kIsFp16 = false;
+template <>
+constexpr bool kIsFp16<fp16> = true;
+
 // Everything that follows from a shape and the tuner's choices. HEADS kv heads are copied together, SPLIT warps share the pages of a
 // tile of one kv head, TOGETHER products of 16 columns of V are in flight in a warp. RUN tiles in a row belong to one block; with
 // RUN 4 their scores are gathered in shared memory and leave as whole lines. ONES: tokens are summed by a product with ones. PRODUCERS
@@ -40,6 +45,8 @@ struct ImmaShape {
   static constexpr int kWarpPages = kImmaTile / SPLIT;             // pages of a tile that a warp takes
   static constexpr int kQuarter = HEAD_DIM / 4;                     // dims that a lane holds of each row
   static constexpr int kWords = (kQuarter + 15) / 16 * 4;           // of a quarter as bytes, in the order of ImmaOrder, padded
+  // Elements of fp16 have 11 significant bits: those a few powers of two below the head's largest need a third byte.
+  static constexpr bool kThird = kIsFp16<Element>;
   // Tokens are taken 16 at a time, as two n tiles of the second product, or 8 or 4 in one.
   static constexpr int kTokenTiles = PAGE < 16 ? 1 : 2, kTokenBlocks = PAGE < 16 ? 1 : PAGE / 16;
   // Distance of two pages in shared memory. Copies are faster where both ends share their place in a line of 128 bytes: pages whose

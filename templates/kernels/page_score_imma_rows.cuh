@@ -24,6 +24,8 @@ struct ImmaRows {
 
   uint32_t words[kSets][2][S::kWords];     // A fragments: high bytes, low bytes
   int bias[kSets];                         // of head g: what the bias of 2-bit codes adds to twice the product, taken off
+  uint32_t third[S::kThird ? kSets : 1][S::kThird ? S::kWords : 1];  // third bytes: rows g of the first set, rows g + 8 of the second
+  int third_bias[kSets];
   float scale[kSets], x_scale[kSets];      // of head g: integer product to base-2 logit; the same for X
   ImmaRange range;
 
@@ -52,6 +54,13 @@ struct ImmaRows {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         bias[set] = -3 * (sum + __shfl_xor_sync(0xffffffffu, sum, 2));
       }
+      if constexpr (S::kThird) {
+        int left = 0;
+#pragma unroll
+        for (int k = 0; k < S::kWords; k++) third[set][k] = q.third(k), left = sum_bytes(third[set][k], left);
+        left += __shfl_xor_sync(0xffffffffu, left, 1);
+        third_bias[set] = S::kBits == 2 ? -3 * (left + __shfl_xor_sync(0xffffffffu, left, 2)) : 0;
+      }
       scale[set] = q.inverse * unit;
       most = fmaxf(most, fabsf(q.top * unit));
     }
@@ -76,11 +85,25 @@ struct ImmaRows {
     }
   }
 
+  // Products of the third bytes: d0, d1 of the first set, d2, d3 of the second.
+  __device__ __forceinline__ void multiply_third(int (&d)[4], int k, uint32_t b0, uint32_t b1) const {
+    constexpr int kSecond = S::kThird ? kSets - 1 : 0;
+    mma_m16n8k32_ss(d, third[0][k], kSets == 2 ? third[kSecond][k] : 0u, third[0][k + 1], kSets == 2 ? third[kSecond][k + 1] : 0u, b0, b1);
+  }
+  __device__ __forceinline__ int left(int product, int set) const {
+    if constexpr (S::kThird) return S::kBits == 2 ? 2 * product + third_bias[set] : product;
+    return 0;
+  }
+
   // X of 8 columns as A fragments, from the products of the high and the low bytes: k = columns 2p, 2p + 1 in f16, and the residuals.
-  static __device__ __forceinline__ void split(const int (&d)[4], int bias, float scale0, float scale1, uint32_t& x, uint32_t& rest) {
+  // left0, left1: products of the third bytes.
+  static __device__ __forceinline__ void split(const int (&d)[4], int bias, int left0, int left1, float scale0, float scale1, uint32_t& x,
+                                               uint32_t& rest) {
     int product[2] = {d[0] * 256 + d[2], d[1] * 256 + d[3]};
     if constexpr (S::kBits == 2) product[0] = 2 * product[0] + bias, product[1] = 2 * product[1] + bias;
-    const float f0 = static_cast<float>(product[0]) * scale0, f1 = static_cast<float>(product[1]) * scale1;
+    float f0 = static_cast<float>(product[0]), f1 = static_cast<float>(product[1]);
+    if constexpr (S::kThird) f0 = fmaf(static_cast<float>(left0), kThirdUnit, f0), f1 = fmaf(static_cast<float>(left1), kThirdUnit, f1);
+    f0 *= scale0, f1 *= scale1;
     const __half2 h = __floats2half2_rn(f0, f1);
     x = f16x2_bits(h);
     rest = f16x2_bits(__floats2half2_rn(f0 - __low2float(h), f1 - __high2float(h)));
@@ -153,7 +176,7 @@ struct ImmaRows {
           // Columns 2p, 2p + 1 are two ranks of one page: their scales are one word.
           column[t] = SharedBytes{base}.load4((S::kRank == 4 ? p / 2 * S::kDistance + p % 2 * 4 : p * 4) + R::kColumnScales);
         }
-        int d[kTogether][kSets][4];
+        int d[kTogether][kSets][4], e[kTogether][4] = {};
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
@@ -161,17 +184,19 @@ struct ImmaRows {
 #pragma unroll
         for (int k = 0; k < S::kWords; k += 2)
 #pragma unroll
-          for (int t = 0; t < kTogether; t++)
+          for (int t = 0; t < kTogether; t++) {
+            if constexpr (S::kThird) multiply_third(e[t], k, row[t].words[k], row[t].words[k + 1]);
 #pragma unroll
             for (int set = 0; set < kSets; set++) {
               auto& a = words[set];
               mma_m16n8k32_ss(d[t][set], a[0][k], a[1][k], a[0][k + 1], a[1][k + 1], row[t].words[k], row[t].words[k + 1]);
             }
+          }
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
           for (int set = 0; set < kSets; set++)
-            split(d[t][set], S::kBits == 2 ? bias[set] : 0, low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set],
+            split(d[t][set], S::kBits == 2 ? bias[set] : 0, left(e[t][2 * set], set), left(e[t][2 * set + 1], set), low_bf16(column[t]) * x_scale[set], high_bf16(column[t]) * x_scale[set],
                   x[t][set], rest[t][set]);
       }
 #pragma unroll(S::kTokenBlocks <= 2 ? S::kTokenBlocks : 1)
@@ -219,6 +244,11 @@ struct ImmaRows {
       load_bytes<S>(SharedBytes{pages.base + g % kPages * S::kDistance}, R::kMu, mu);
       const float mu_scale[2] = {shared_bf16(pages, page(0) * S::kDistance + R::kMuScale),
                                  shared_bf16(pages, page(1) * S::kDistance + R::kMuScale)};
+      int mean_third[4] = {0, 0, 0, 0};
+      if constexpr (S::kThird) {
+#pragma unroll
+        for (int k = 0; k < S::kWords; k += 2) multiply_third(mean_third, k, mu[k], mu[k + 1]);
+      }
 #pragma unroll
       for (int set = 0; set < kSets; set++) {
         int d[4] = {0, 0, 0, 0};
@@ -226,7 +256,11 @@ struct ImmaRows {
         for (int k = 0; k < S::kWords; k += 2)
           mma_m16n8k32_ss(d, words[set][0][k], words[set][1][k], words[set][0][k + 1], words[set][1][k + 1], mu[k], mu[k + 1]);
 #pragma unroll
-        for (int i = 0; i < 2; i++) centroid[2 * set + i] = static_cast<float>(d[i] * 256 + d[2 + i]) * (mu_scale[i] * scale[set]);
+        for (int i = 0; i < 2; i++) {
+          float dot = static_cast<float>(d[i] * 256 + d[2 + i]);
+          if constexpr (S::kThird) dot = fmaf(static_cast<float>(mean_third[2 * set + i]), kThirdUnit, dot);
+          centroid[2 * set + i] = dot * (mu_scale[i] * scale[set]);
+        }
       }
     }
   }
