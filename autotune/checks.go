@@ -71,18 +71,18 @@ type found struct {
 	seconds  float64
 }
 
-// checkAhead checks the kernels of the jobs that are dealt, when the next one's is unknown. A kernel that does not compile is left to its
-// trial.
-func (s *session) checkAhead(ctx context.Context, queue []job) error {
-	if len(s.checkers.hosts) == 0 || s.checked(queue[0]) {
+// checkAhead checks the kernels of the jobs that are dealt and compiled by now, when that of the next one is unknown. A kernel that does not
+// compile is left to its trial.
+func (s *session) checkAhead(ctx context.Context, queue []job, next int) error {
+	if len(s.checkers.hosts) == 0 || s.checked(queue[next]) {
 		return nil
 	}
 	var keys []string
 	var requests []measure.Request
 	start, seen := time.Now(), map[string]bool{}
-	for _, j := range queue {
+	for i, j := range queue {
 		key := kernelOf(j.candidate())
-		if seen[key] || s.checked(j) {
+		if seen[key] || s.checked(j) || i != next && !s.compiled.ready(j) {
 			continue
 		}
 		seen[key] = true

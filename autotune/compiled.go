@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
@@ -23,6 +24,7 @@ type compiled struct {
 
 type future struct {
 	once   sync.Once
+	done   atomic.Bool
 	module *nvrtc.Module
 	err    error
 }
@@ -45,17 +47,27 @@ func (c *compiled) of(hash string) *future {
 // get returns the module of a source, compiling it now if no worker has.
 func (c *compiled) get(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
 	f := c.of(src.Hash)
-	f.once.Do(func() { f.module, f.err = c.compile(ctx, src) })
+	f.once.Do(func() {
+		f.module, f.err = c.compile(ctx, src)
+		f.done.Store(true)
+	})
 	return f.module, f.err
 }
 
-// prefetch compiles the sources of jobs as workers get free, until ctx ends.
+// ready tells whether a job can be measured without waiting for a compiler.
+func (c *compiled) ready(j job) bool { return j.src != nil && c.of(j.src.Hash).done.Load() }
+
+// first is the place of the first job that need not wait, or 0.
+func (c *compiled) first(queue []job) int { return max(slices.IndexFunc(queue, c.ready), 0) }
+
+// prefetch renders the sources of jobs, and compiles them as workers get free, until ctx ends.
 func (c *compiled) prefetch(ctx context.Context, jobs []job) {
-	for _, j := range jobs {
+	for i, j := range jobs {
 		src, err := j.source()
 		if err != nil {
 			return // the measuring loop meets the same error and reports it
 		}
+		jobs[i].src = &src
 		c.workers.Go(func() {
 			select {
 			case c.slots <- struct{}{}:

@@ -32,11 +32,17 @@ func decodeShare(w measure.Work) float64 {
 // job is one trial to come.
 type job struct {
 	list  *list
-	index int // of the candidate
+	index int            // of the candidate
+	src   *render.Source // once it is rendered
 }
 
 // source renders a job's candidate; a candidate of the plan that does not render is a broken invariant of the templates.
-func (j job) source() (render.Source, error) { return render.Candidate(j.candidate()) }
+func (j job) source() (render.Source, error) {
+	if j.src != nil {
+		return *j.src, nil
+	}
+	return render.Candidate(j.candidate())
+}
 
 func (j job) candidate() plan.Candidate { return j.list.candidates[j.index] }
 

@@ -1,18 +1,24 @@
 package autotune
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvloom/kvloom/autotune/measure"
+	"github.com/kvloom/kvloom/autotune/search"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -206,5 +212,36 @@ func TestRelativesAreStartingPoints(t *testing.T) {
 	}
 	if len(notes) != 1 || notes[0] != "16 trials were measured with test, which is now newer: they say where to begin, and are measured again" {
 		t.Errorf("notes %q", notes)
+	}
+}
+
+// A kernel that takes long to compile keeps nobody waiting who is compiled already.
+func TestSlowCompilationIsPassed(t *testing.T) {
+	tuner := testTuner(t, filepath.Join(t.TempDir(), "trials.db"), "steady")
+	tuner.Options.Works, tuner.Options.Strategy, tuner.Options.Workers = tuner.Options.Works[:1], search.Whole{}, 3
+	tuner.Spec.Workloads = tuner.Spec.Workloads[:1]
+	tuner.Plan.Families[0].Candidates[2].Params[0].Value = 5 // 3 would crash
+	slow := make(chan struct{})
+	release := sync.OnceFunc(func() { close(slow) })
+	defer time.AfterFunc(20*time.Second, release).Stop()
+	compile := tuner.Compile
+	tuner.Compile = func(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+		if strings.Contains(src.Text, "warps=2:") {
+			<-slow
+		}
+		return compile(ctx, src)
+	}
+	var order []int
+	tuner.Observe = func(e Event) {
+		if e.Kind != "trial" {
+			return
+		}
+		order = append(order, e.Trial.Candidate.Param("warps"))
+		if len(order) == 3 {
+			release()
+		}
+	}
+	if _, err := tuner.Run(t.Context()); err != nil || len(order) != 4 || order[3] != 2 {
+		t.Errorf("measured in the order %v, %v; want 2 last, which compiles until the others are measured", order, err)
 	}
 }

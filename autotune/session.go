@@ -145,13 +145,14 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 		if s.out.Why = s.reason(ctx, share); s.out.Why != "" {
 			break
 		}
-		if err := s.checkAhead(hard, queue); err != nil {
+		at := s.compiled.first(queue)
+		if err := s.checkAhead(hard, queue, at); err != nil {
 			return err
 		}
-		if err := s.measureJob(hard, queue[0]); err != nil {
+		if err := s.measureJob(hard, queue[at]); err != nil {
 			return err
 		}
-		queue = queue[1:]
+		queue = slices.Delete(queue, at, at+1)
 		if more && len(queue) <= depth {
 			for _, l := range s.schedule.lists {
 				s.schedule.learn(l, s.Plan, s.out.Device)
