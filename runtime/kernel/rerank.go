@@ -34,7 +34,7 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 		return &ArgumentError{PageRerank, "arguments", "are nil"}
 	}
 	c, m := checker{work: PageRerank}, &s.bundle.Model
-	c.cache(m, &a.Cache, true) // values of chosen pages are fetched into L2
+	c.cache(m, &a.Cache, false)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
 	c.count("slots", a.Slots)
 	c.count("candidate_slots", a.CandidateSlots)

@@ -11,7 +11,6 @@
 
 #include "kernels/page_score_exact.cuh"
 #include "kernels/page_select.cuh"
-#include "kvloom/ptx/prefetch.cuh"
 
 namespace kvloom {
 
@@ -203,27 +202,8 @@ __device__ __forceinline__ void threshold_of(const List& l, int sinks, int recen
   ties = need;
 }
 
-// Fetches the values of one page into L2, where attention will look for them; its keys are there already. A hint: no part in any result.
-template <class S>
-__device__ __forceinline__ void fetch_values(const KvCache& cache, const List& l, int page) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (cache.v == nullptr) return;
-  const int block = __ldg(cache.block_table + l.request * cache.table_stride + page);
-  if (block < 0) return;
-  using T = typename S::Element;
-  constexpr uint32_t kRow = S::kHeadDim * sizeof(T);
-  const T* v = static_cast<const T*>(cache.v) + block * cache.v_block_stride + l.kv_head * cache.v_head_stride;
-  if (cache.v_token_stride == S::kHeadDim) {
-    ptx::fetch_l2(v, S::kPage * kRow);
-    return;
-  }
-#pragma unroll 1
-  for (int token = 0; token < S::kPage; token++) ptx::fetch_l2(v + token * cache.v_token_stride, kRow);
-#endif
-}
-
 // Chooses and writes the list, by one block.
-template <class S, int HEADS, Combine COMBINE>
+template <int HEADS, Combine COMBINE>
 __device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l, int blocks, int32_t* out, Shared<HEADS>& sm) {
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
@@ -262,10 +242,7 @@ __device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l
     equal += __popc(is_equal & lower_lanes);
     const bool taken = is_above >> lane & 1 || (is_equal >> lane & 1 && equal < ties);
     const int position = above + min(equal, ties);
-    if (taken && position < args.slots) {
-      out[position] = page;
-      fetch_values<S>(args.cache, l, page);
-    }
+    if (taken && position < args.slots) out[position] = page;
     __syncthreads();
   }
 }
@@ -351,7 +328,7 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   __syncthreads();
   if (!sm.last) return;
   __threadfence();  // and those of the others after theirs
-  choose<S, HEADS, COMBINE>(args, l, blocks, out, sm);
+  choose<HEADS, COMBINE>(args, l, blocks, out, sm);
   if (tid == 0) args.workspace[index] = 0;
 }
 
