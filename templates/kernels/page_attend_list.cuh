@@ -167,6 +167,12 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   constexpr int kHeadQuads = HEAD_DIM / 4;
   const int quads = heads * kHeadQuads;
   const int own_begin = min(rank * Received::kQuads, quads), own_end = min(own_begin + Received::kQuads, quads);
+  if (tid == 0) {
+    mbarrier_init(&landed, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
+  }
+  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
   // The length, the table and the query stand since before the layer's first launch: only the page list is waited for.
   const KvCache& cache = args.cache;
   const int length = cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request];
@@ -185,13 +191,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   Batch<PAGE> batch;
   batch.read(units.pages, first, to, slots);
   units.count = args.pages ? args.counts[static_cast<int64_t>(request) * lists + list] : slots;
-  // What nothing waits for yet follows while the list is under way.
-  if (tid == 0) {
-    mbarrier_init(&landed, 1);
-    mbarrier_init_fence();
-    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
-  }
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
+  // The query follows while the list is under way.
   copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, heads);
   units.length = max(length, 0);
@@ -249,6 +249,8 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
       args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
           m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
   }
+  __syncthreads();  // nobody looks at the barrier any more
+  if (tid == 0) mbarrier_invalidate(&landed);  // its memory is the next block's
 }
 
 }  // namespace kvloom
