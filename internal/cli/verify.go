@@ -166,6 +166,7 @@ func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, l
 	wait := loader.Prefetch(ahead, runtime.GOMAXPROCS(0))
 	defer wait()
 	reports := make([]verify.Report, len(list))
+	huge := verify.NewHuge(dev)
 	g, ctx := errgroup.WithContext(c)
 	g.SetLimit(v.jobs(dev))
 	for i, s := range list {
@@ -176,12 +177,13 @@ func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, l
 			o := o
 			o.Progress = func(done, _ int, what string) { progress.say(s.Name, done, what) }
 			env := verify.NewEnv(dev, loader.Compile)
+			env.Huge = huge
 			var err error
 			reports[i], err = verify.Run(ctx, env, s, o)
 			return errors.Join(err, env.Close())
 		})
 	}
-	err := g.Wait()
+	err := errors.Join(g.Wait(), huge.Close())
 	return slices.DeleteFunc(reports, func(r verify.Report) bool { return r.Spec == "" }), err
 }
 

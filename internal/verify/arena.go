@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"sync"
 
 	"github.com/kvloom/kvloom/runtime/device"
 )
@@ -20,7 +19,8 @@ const (
 type Arena struct {
 	env     *Env
 	buffers []*Buffer
-	huge    bool // holds hugeTurn
+	spread  bool // the case's blocks lie far apart
+	huge    bool // has the turn of Env.Huge
 }
 
 // Buffer is device memory between two guard bands.
@@ -41,11 +41,11 @@ func (e *Env) NewArena() *Arena { return &Arena{env: e} }
 func (a *Arena) Alloc(name string, size int64) (*Buffer, error) {
 	b := &Buffer{Name: name, Bytes: max(size, 1), arena: a}
 	guard := a.env.Guard
-	if b.Bytes >= sparse && !a.huge {
-		hugeTurn.Lock()
+	if b.sparse() && guard > 0 && !a.huge {
+		a.env.Huge.turn.Lock()
 		a.huge = true
 	}
-	base, err := a.env.take(b.Bytes + 2*guard)
+	base, err := a.env.take(b.Bytes+2*guard, b.sparse())
 	if err != nil {
 		return nil, fmt.Errorf("buffer %q of %d bytes: %w", name, size, err)
 	}
@@ -57,20 +57,17 @@ func (a *Arena) Alloc(name string, size int64) (*Buffer, error) {
 	return b, errors.Join(err, b.Poison())
 }
 
-// sparse is the size from which a buffer is neither filled nor summed: it is an address space with a few blocks in it.
-const sparse = 1 << 30
-
-// hugeTurn is held by the arena that has sparse buffers: two cases of that kind side by side would not fit on many a GPU.
-var hugeTurn sync.Mutex
-
 // allocationUnit is what sizes are rounded up to, so that the next case finds an allocation that fits.
 const allocationUnit = 64 << 10
 
 // take allocates, from what an earlier case gave back where the size is the same: the driver's own allocation and release wait for
 // the whole device. The simulator gets every buffer anew and as small as asked for, for it knows the bounds of each.
-func (e *Env) take(bytes int64) (device.Ptr, error) {
+func (e *Env) take(bytes int64, sparse bool) (device.Ptr, error) {
 	if e.Guard == 0 {
 		return e.Dev.Alloc(bytes)
+	}
+	if sparse {
+		return e.Huge.take(bytes)
 	}
 	bytes = rounded(bytes)
 	if list := e.free[bytes]; len(list) > 0 {
@@ -81,9 +78,13 @@ func (e *Env) take(bytes int64) (device.Ptr, error) {
 }
 
 // give takes an allocation of take back.
-func (e *Env) give(p device.Ptr, bytes int64) error {
-	if e.Guard == 0 || bytes >= sparse {
+func (e *Env) give(p device.Ptr, bytes int64, sparse bool) error {
+	if e.Guard == 0 {
 		return e.Dev.Free(p)
+	}
+	if sparse {
+		e.Huge.give(p)
+		return nil
 	}
 	bytes = rounded(bytes)
 	e.free[bytes] = append(e.free[bytes], p)
@@ -99,7 +100,7 @@ func (b *Buffer) Ptr() device.Ptr { return b.base + device.Ptr(b.arena.env.Guard
 
 // Poison fills the buffer with PoisonByte. Sparse buffers are left as they are.
 func (b *Buffer) Poison() error {
-	if b.Bytes >= sparse {
+	if b.sparse() {
 		return nil
 	}
 	return b.Fill(PoisonByte)
@@ -140,7 +141,7 @@ func (b *Buffer) ReadAt(at, size int64) ([]byte, error) {
 
 // Freeze marks the buffer as an input: Check reports when a kernel changed it. A later Write lifts the mark.
 func (b *Buffer) Freeze() error {
-	if b.Bytes >= sparse {
+	if b.sparse() {
 		return nil
 	}
 	data, err := b.Read()
@@ -210,12 +211,12 @@ func (b *Buffer) check() error {
 func (a *Arena) Free() error {
 	var err error
 	for _, b := range a.buffers {
-		err = errors.Join(err, a.env.give(b.base, b.Bytes+2*a.env.Guard))
+		err = errors.Join(err, a.env.give(b.base, b.Bytes+2*a.env.Guard, b.sparse()))
 	}
 	a.buffers = nil
 	if a.huge {
 		a.huge = false
-		hugeTurn.Unlock()
+		a.env.Huge.turn.Unlock()
 	}
 	return err
 }

@@ -160,7 +160,7 @@ func (r *summaryRun) all(ctx context.Context, j *summaryJudge) error {
 // launch replays the graph over unwritten records and returns those of the pages that it had to build.
 func (r *summaryRun) launch(graph *Replay, j *summaryJudge, at int) (map[reference.RecordKey][]byte, error) {
 	err := r.WriteLens()
-	if r.records.Bytes < sparse {
+	if !r.records.sparse() {
 		err = errors.Join(err, r.records.Fill(0xff))
 	}
 	if err == nil {
@@ -202,7 +202,7 @@ func (r *summaryRun) launch(graph *Replay, j *summaryJudge, at int) (map[referen
 // read fills in the records of the keys given, and reports a byte outside them that was written.
 func (r *summaryRun) read(want map[reference.RecordKey][]byte) (err error) {
 	size := int64(r.Shape.Layout().Bytes)
-	if r.records.Bytes >= sparse {
+	if r.records.sparse() {
 		for key := range want {
 			if want[key], err = r.records.ReadAt(r.records.At(key), size); err != nil {
 				return err

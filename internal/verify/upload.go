@@ -68,6 +68,7 @@ func (r Rows) Gaps(f func(element int64) bool) {
 // Upload writes the problem's inputs into an arena.
 func (p *Problem) Upload(a *Arena) (*DeviceProblem, error) {
 	d := &DeviceProblem{Problem: p, Arena: a}
+	a.spread = p.Case.Layout == FarApart
 	var err error
 	if d.K, d.V, err = uploadCache(a, p.Cache); err != nil {
 		return nil, err
@@ -154,7 +155,7 @@ type plane struct {
 func writePlanes(b *Buffer, planes ...plane) error {
 	dtype := planes[0].cache.DType
 	size := int64(dtype.Size())
-	if b.Bytes < sparse {
+	if !b.sparse() {
 		image := make([]uint16, b.Bytes/size)
 		poisonNaN(image)
 		for _, p := range planes {
@@ -205,7 +206,7 @@ func (d *DeviceProblem) NewSummaryBuffer() (*SummaryBuffer, error) {
 		top = max(top, id)
 	}
 	var err error
-	if s.Buffer, err = d.Arena.Alloc("summaries", int64(top+1)*s.BlockStride); err != nil || s.Bytes >= sparse {
+	if s.Buffer, err = d.Arena.Alloc("summaries", int64(top+1)*s.BlockStride); err != nil || s.sparse() {
 		return s, err
 	}
 	return s, s.Fill(0xff)
@@ -218,7 +219,7 @@ func (s *SummaryBuffer) At(key reference.RecordKey) int64 {
 
 // Put writes packed records.
 func (s *SummaryBuffer) Put(records map[reference.RecordKey][]byte) error {
-	if s.Bytes < sparse {
+	if !s.sparse() {
 		image, err := s.Read()
 		if err != nil {
 			return err

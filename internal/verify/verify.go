@@ -27,10 +27,13 @@ type Env struct {
 	// Guard is the bytes of guard band before and behind each buffer: a multiple of 256, or 0 for none. The simulator checks
 	// bounds itself, reads included, which guard bands would hide from it.
 	Guard int64
+	// Huge lends the buffers of cases far apart. Environments that work side by side share one; each has its own otherwise.
+	Huge *Huge
 
 	seed       maphash.Seed
 	workspaces map[string]*Buffer
 	arena      *Arena                 // of the workspaces
+	own        *Huge                  // of this environment alone
 	free       map[int64][]device.Ptr // freed allocations by size, kept for the next case
 }
 
@@ -38,6 +41,8 @@ type Env struct {
 // serves a single goroutine.
 func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, error)) *Env {
 	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}, free: map[int64][]device.Ptr{}}
+	e.own = NewHuge(dev)
+	e.Huge = e.own
 	if dev.Info().Backend == "sim" {
 		e.Guard = 0
 	}
@@ -54,7 +59,7 @@ func (e *Env) Close() error {
 		}
 	}
 	clear(e.free)
-	return err
+	return errors.Join(err, e.own.Close())
 }
 
 // Options choose what is checked.
