@@ -237,7 +237,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     }
   }
   if constexpr (kCluster > 1) ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
-  if (group > 0 || rank > 0) return;
+  if (rank > 0) return;
   const int parts_used = blocks / kCluster;
 
   const auto finish = [&](int row, int dim, float o, float peak, float sum) {
@@ -251,47 +251,64 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
                                                  (kCounterWords + static_cast<int64_t>(gridDim.x / kCluster) * S::kPartFloats);
   float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [cluster][kPartFloats]
   float* const part = parts + static_cast<int64_t>(blockIdx.x / kCluster) * S::kPartFloats;
+  if (group == 0) {
 #pragma unroll
-  for (int b = 0; b < HEAD_DIM / 64; ++b)
+    for (int b = 0; b < HEAD_DIM / 64; ++b)
 #pragma unroll
-    for (int i = 0; i < S::kProduct / 2; ++i) {
-      const int row = observer.column(i), dim = 64 * b + 16 * warp + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 2 + i % 2;
-      if (parts_used == 1) {
-        finish(row, dim, observer.o[b][i], observer.peak[c], observer.sum[c]);
-      } else {
-        part[row * HEAD_DIM + dim] = observer.o[b][i];
+      for (int i = 0; i < S::kProduct / 2; ++i) {
+        const int row = observer.column(i), dim = 64 * b + 16 * warp + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 2 + i % 2;
+        if (parts_used == 1) {
+          finish(row, dim, observer.o[b][i], observer.peak[c], observer.sum[c]);
+        } else {
+          part[row * HEAD_DIM + dim] = observer.o[b][i];
+        }
       }
-    }
-  if (parts_used == 1) return;
-  if (threadIdx.x < 4)
+    if (parts_used > 1 && threadIdx.x < 4)
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      *reinterpret_cast<float2*>(part + S::kProduct * HEAD_DIM + 2 * (c / 2 * 8 + lane * 2 + c % 2)) = make_float2(observer.peak[c], observer.sum[c]);
-  ptx::named_barrier<2, 128>();
+      for (int c = 0; c < kColumns; ++c)
+        *reinterpret_cast<float2*>(part + S::kProduct * HEAD_DIM + 2 * (c / 2 * 8 + lane * 2 + c % 2)) = make_float2(observer.peak[c], observer.sum[c]);
+  }
+  if (parts_used == 1) return;
+  ptx::named_barrier<1, S::kConsumers>();
   if (threadIdx.x == 0) is_last = ptx::arrive_grid(counter) == static_cast<uint32_t>(parts_used) - 1;
-  ptx::named_barrier<2, 128>();
+  ptx::named_barrier<1, S::kConsumers>();
   if (!is_last) return;
-  for (int pair = threadIdx.x; pair < S::kProduct * (HEAD_DIM / 2); pair += 128) {
-    const int row = pair / (HEAD_DIM / 2), dim = pair % (HEAD_DIM / 2) * 2;
-    const auto stats = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + S::kProduct * HEAD_DIM + 2 * row)); };
+  // Four dims of a row a thread: all parts of them, and their peaks, are asked for before the first is used.
+  constexpr int kAtOnce = 8;
+  for (int quad = threadIdx.x; quad < S::kProduct * (HEAD_DIM / 4); quad += S::kConsumers) {
+    const int row = quad / (HEAD_DIM / 4), dim = quad % (HEAD_DIM / 4) * 4;
     float peak = -1e30f, sum = 0.0f;
-    float2 o = make_float2(0.0f, 0.0f);
-#pragma unroll 8
-    for (int i = 0; i < parts_used; ++i) peak = fmaxf(peak, stats(i).x);
-#pragma unroll 8
-    for (int i = 0; i < parts_used; ++i) {
-      const float2 theirs = stats(i), x = __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + row * HEAD_DIM + dim));
-      const float w = exp2_approx(theirs.x - peak);
-      sum = fmaf(w, theirs.y, sum);
-      o.x = fmaf(w, x.x, o.x);
-      o.y = fmaf(w, x.y, o.y);
+    float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int first = 0; first < parts_used; first += kAtOnce) {
+      float2 stats[kAtOnce];
+      float4 x[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const float* const theirs = parts + static_cast<int64_t>(min(first + u, parts_used - 1)) * S::kPartFloats;
+        stats[u] = __ldcg(reinterpret_cast<const float2*>(theirs + S::kProduct * HEAD_DIM + 2 * row));
+        x[u] = __ldcg(reinterpret_cast<const float4*>(theirs + row * HEAD_DIM + dim));
+      }
+      float top = peak;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) top = fmaxf(top, stats[u].x);
+      const float shrink = exp2_approx(peak - top);
+      peak = top;
+      sum *= shrink, o.x *= shrink, o.y *= shrink, o.z *= shrink, o.w *= shrink;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const float w = first + u < parts_used ? exp2_approx(stats[u].x - peak) : 0.0f;
+        sum = fmaf(w, stats[u].y, sum);
+        o.x = fmaf(w, x[u].x, o.x), o.y = fmaf(w, x[u].y, o.y), o.z = fmaf(w, x[u].z, o.z), o.w = fmaf(w, x[u].w, o.w);
+      }
     }
     finish(row, dim, o.x, peak, sum);
     finish(row, dim + 1, o.y, peak, sum);
+    finish(row, dim + 2, o.z, peak, sum);
+    finish(row, dim + 3, o.w, peak, sum);
   }
-  ptx::named_barrier<2, 128>();  // the workspace is left zeroed
-  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(parts_used) * S::kPartFloats / 2; i += 128)
-    reinterpret_cast<float2*>(parts)[i] = make_float2(0.0f, 0.0f);
+  ptx::named_barrier<1, S::kConsumers>();  // the workspace is left zeroed
+  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(parts_used) * S::kPartFloats / 4; i += S::kConsumers)
+    reinterpret_cast<float4*>(parts)[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (threadIdx.x == 0) *counter = 0;
 }
 

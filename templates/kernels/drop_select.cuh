@@ -160,6 +160,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   int2 before = make_int2(__shfl_sync(reduce::kFullWarp, below.x, warp), __shfl_sync(reduce::kFullWarp, below.y, warp));
   if constexpr (kCluster > 1) {
     const int2 all = make_int2(__shfl_sync(reduce::kFullWarp, below.x + c.x, 31), __shfl_sync(reduce::kFullWarp, below.y + c.y, 31));
+    if (!ranks_by_value) ptx::cluster_sync<kCluster>();  // every block runs: counting digits has told so already
     if (warp == 0 && lane < kCluster)
       ptx::store_cluster(ptx::map_to_rank(ptx::shared_address(&sm.counts_of_ranks[rank]), lane), all.x, all.y);
     ptx::cluster_sync<kCluster>();  // also: nobody reads another block's shared memory after this, so blocks may leave
