@@ -134,7 +134,7 @@ struct WarpBuild {
   __device__ __forceinline__ void eigenvectors() const {
     constexpr int kLanes = PAGE / 2;
     const int page = lane / kLanes, l = lane % kLanes;
-    using Eigen = Jacobi<PAGE, RANK>;
+    using Eigen = Jacobi<PAGE, RANK, (BITS >= 8)>;
     typename Eigen::Column first, second;  // columns l and l + kLanes
     float (&a)[PAGE] = first.x, (&b)[PAGE] = second.x;
     float* row_a = gram(page) + l * kGramStride;

@@ -8,8 +8,9 @@
 
 namespace kvloom {
 
-// N x N matrices, one for each group of N / 2 consecutive lanes, of which the RANK leading eigenvectors are wanted.
-template <int N, int RANK>
+// N x N matrices, one for each group of N / 2 consecutive lanes, of which the RANK leading eigenvectors are wanted. kFine: nearer to
+// eigenvectors, which codes of 8 and 16 bits show.
+template <int N, int RANK, bool kFine>
 struct Jacobi {
   static_assert(RANK >= 1 && RANK < N, "a centred page of n tokens has n - 1 directions");
   static_assert(N == 4 || N == 8 || N == 16, "two columns a lane must fit registers, and groups of lanes a warp");
@@ -18,7 +19,7 @@ struct Jacobi {
 
   // Pairs whose cosine stayed below 0.2 in a whole sweep are nearly orthogonal after it. On 22 pages each of several kinds (N 16, ranks 4
   // and 8, emulated on a CPU) the bf16 basis then lost at most 6e-6 of the exact energy. A cap of 4 sweeps lost 1.3e-3 on real pages.
-  static constexpr float kCosine2 = 4e-2f;
+  static constexpr float kCosine2 = kFine ? 1e-4f : 4e-2f;
   // Columns shorter than this times the trace hold too little energy for their angles to matter; large ones turn by next to
   // nothing against them.
   static constexpr float kFloor = 1e-4f;

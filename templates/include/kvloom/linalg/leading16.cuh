@@ -32,7 +32,9 @@ struct Leading16 {
   static constexpr int kRounds = kFine ? (kSamples == 1 ? 10 : kSamples == 2 ? 7 : kSamples == 4 ? 5 : 4)
                                        : (kSamples == 1 ? 6 : kSamples == 2 ? 4 : kSamples == 4 ? 3 : 2);
   static constexpr int kSolves = 3;  // two lose directions of real keys, four make the vectors of a cluster parallel
-  static constexpr float kStart = 1e-10f;  // length of a start vector's elements: each solve can lengthen by 1e7
+  // Length of a start vector's elements. A solve lengthens by the reciprocal of the shift's distance from the eigenvalue, 600 at least and
+  // 1e10 and more where a shift happens to hit: squares of three must stay above 1e-36 and inside f32. At 1e-10 one column in 1e5 was lost.
+  static constexpr float kStart = 1e-20f;
   static constexpr int kStartFloats = 8 * 16;
 
   float a[16], b[16];    // columns l and l + 8; then reflector k's elements l and l + 8 in a[k], b[k]
