@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -82,6 +83,33 @@ func TestChecksNameTheField(t *testing.T) {
 			continue
 		}
 		contains(t, tc.want, tc.err, tc.want)
+	}
+}
+
+// TestChecksOfEightBits asks for the scales that keys and values are read with, and for strides in steps of 16 codes.
+func TestChecksOfEightBits(t *testing.T) {
+	s := load(t, &fakeDevice{info: h200})
+	s.bundle.Model.DType = fp8
+	attend := func(change func(c *KVCache)) error {
+		a := attendArgs()
+		a.Cache.KScale, a.Cache.VScale = 0.5, 3
+		change(&a.Cache)
+		return s.CheckPageAttend(&a)
+	}
+	for _, tc := range []struct {
+		err  error
+		want string // "" : legal
+	}{
+		{attend(func(*KVCache) {}), ""},
+		{attend(func(c *KVCache) { c.KScale = 0 }), "cache.k_scale is 0"},
+		{attend(func(c *KVCache) { c.VScale = -1 }), "cache.v_scale is -1"},
+		{attend(func(c *KVCache) { c.KScale = float32(math.NaN()) }), "cache.k_scale is NaN"},
+		{attend(func(c *KVCache) { c.VScale = float32(math.Inf(1)) }), "cache.v_scale is +Inf"},
+		{attend(func(c *KVCache) { c.KTokenStride = 136 }), "cache.k_token_stride is 136, it must be a multiple of 16"},
+	} {
+		if tc.want == "" && tc.err != nil || tc.want != "" && (tc.err == nil || !strings.Contains(tc.err.Error(), tc.want)) {
+			t.Errorf("got %v, want %q", tc.err, tc.want)
+		}
 	}
 }
 
