@@ -344,8 +344,6 @@ type Step struct {
 	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: as a link of a chain,
 	// never alone, where the launch before it is a copy of itself.
 	dependent *device.Launch
-	// fetch, where not nil, makes page_select fetch what it chooses for the link that follows.
-	fetch *bool
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }

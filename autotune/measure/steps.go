@@ -76,7 +76,6 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	}
 	p, keep := r.Problem, r.Spec.Locks.AlwaysKeep
 	args := make([]kernel.PageSelectArgs, 1)
-	fetch := new(bool)
 	pages, counts := &r.pages, &r.counts
 	if r.reranks() {
 		if err := r.needCandidates(); err != nil {
@@ -85,22 +84,14 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 		p.Slots = int64(r.Spec.Candidates())
 		pages, counts = &r.wide, &r.wideCounts
 	}
-	step := &Step{Sets: r.scores.n, fetch: fetch, launch: func(i int) error {
+	return &Step{Sets: r.scores.n, launch: func(i int) error {
 		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),
 			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
-		if *fetch && r.pool.n > 0 {
-			cache := r.cache(i)
-			args[0].Fetch = cache.Fetch(r.Spec.Cache.DType, r.Spec.Attention.HeadDim)
-		}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
-	}}
-	if r.reranks() {
-		step.fetch = nil // of candidates only some are attended to
-	}
-	return step, nil
+	}}, nil
 }
 
 func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
@@ -146,26 +137,15 @@ func Chain(steps ...*Step) *Step {
 	return c
 }
 
-// Ordinary is the step as a link that never starts early, and fetches nothing for the next one.
+// Ordinary is the step as a link that never starts early.
 func (s *Step) Ordinary() *Step {
 	c := *s
-	c.dependent, c.fetch = nil, nil
-	return &c
-}
-
-// Fetchless is the step as a link that fetches nothing for the next one.
-func (s *Step) Fetchless() *Step {
-	c := *s
-	c.fetch = nil
+	c.dependent = nil
 	return &c
 }
 
 // link launches a step as part of a chain, inside it or as its first.
 func (s *Step) link(i int, inside bool) error {
-	if s.fetch != nil {
-		*s.fetch = inside
-		defer func() { *s.fetch = false }()
-	}
 	if s.dependent != nil {
 		s.dependent.Dependent = inside
 		defer func() { s.dependent.Dependent = false }()

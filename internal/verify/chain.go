@@ -80,7 +80,7 @@ func chainCase(e *Env, s *specs.Spec, kernels [4]*Kernel, c Case, seed uint64) [
 	p.Budget.Slots = max(min(p.Slots, longest/4), p.Budget.SinkPages+p.Budget.RecentPages, 1)
 	p.Slots = p.Budget.Slots
 	a := e.NewArena()
-	r := &chainRun{env: e, dtype: s.Cache.DType, kernels: kernels, chosen: NewTally(c.Name, chainMetric, EndToEndBound), out: NewTally(c.Name, attendMetric, AttendBound)}
+	r := &chainRun{env: e, kernels: kernels, chosen: NewTally(c.Name, chainMetric, EndToEndBound), out: NewTally(c.Name, attendMetric, AttendBound)}
 	err = r.prepare(p, a)
 	if err == nil {
 		err = r.all()
@@ -100,7 +100,6 @@ const EndToEndBound = 8e-3
 type chainRun struct {
 	*DeviceProblem
 	env         *Env
-	dtype       string
 	kernels     [4]*Kernel
 	chosen, out *Tally
 
@@ -164,7 +163,7 @@ func (r *chainRun) enqueue(s device.Stream) error {
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}),
-		Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs(cache)),
+		Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs()),
 		r.enqueueRerank(s, cache),
 		Enqueue(r.kernels[3], s, r.launch, &kernel.PageAttendArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(),
 			Out: r.output.Ptr(), LSE: r.lses.Ptr(), Workspace: r.workspaces[3].Ptr(),
@@ -175,17 +174,15 @@ func (r *chainRun) enqueue(s device.Stream) error {
 }
 
 // selectArgs choose the lists, or what is proposed to the rerank.
-func (r *chainRun) selectArgs(cache kernel.KVCache) *kernel.PageSelectArgs {
+func (r *chainRun) selectArgs() *kernel.PageSelectArgs {
 	a := &kernel.PageSelectArgs{Scores: r.scores.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: r.pages.Ptr(),
 		Counts: r.counts.Ptr(), Workspace: r.workspaces[2].Ptr(),
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
 		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.Cache.MaxPages), Slots: int32(r.Slots),
-		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages),
-		Fetch: cache.Fetch(r.dtype, r.Cache.HeadDim)}
+		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)}
 	if w := r.rerank; w != nil {
 		a.Pages, a.Counts, a.PagesBatchStride, a.PagesListStride, a.Slots = w.pages.Ptr(), w.counts.Ptr(), w.rows.BatchStride, w.rows.RowStride, int32(w.slots)
-		a.Fetch = kernel.KVFetch{}
 	}
 	return a
 }

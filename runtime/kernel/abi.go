@@ -55,26 +55,8 @@ type PageScoreArgs struct {
 	LogitSoftcap       float32 // 0 where the kernel has none
 }
 
-// KVFetch is where page_select finds the pages that it chooses, to fetch them into L2 while it still ranks. K 0: it fetches nothing.
-// DecodeLayer fills it in; a caller of PageSelect alone may leave it empty. Strides count bytes.
-type KVFetch struct {
-	K            device.Ptr // [block, token, kv head] rows
-	V            device.Ptr
-	BlockTable   device.Ptr // int32 [batch, max_pages]
-	KBlockStride int64
-	KTokenStride int64
-	KHeadStride  int64
-	VBlockStride int64
-	VTokenStride int64
-	VHeadStride  int64
-	TableStride  int64 // elements
-	RowBytes     int32 // of one token and head
-	_            int32
-}
-
 // PageSelectArgs combines the group's scores and picks min(Slots, pages) pages a list, ascending, -1 after.
 type PageSelectArgs struct {
-	Fetch            KVFetch
 	Scores           device.Ptr // f32 [batch, q head, page]
 	SeqLens          device.Ptr // int32 [batch]
 	Pages            device.Ptr // int32 [batch, list, slots]; a list is a kv head, or a query head for per_head

@@ -193,14 +193,6 @@ func (s *Set) CheckPageSelect(a *PageSelectArgs) error {
 	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.MaxPages), 1, int(a.KVHeads)*m.Group())
 	c.stride("pages_batch_stride", a.PagesBatchStride, int64(a.Slots), 1, int(a.Batch))
 	c.stride("pages_list_stride", a.PagesListStride, int64(a.Slots), 1, m.Lists(int(a.KVHeads)))
-	if f := &a.Fetch; f.K != 0 {
-		c.optional("fetch.k", f.K, vectorBytes)
-		c.ptr("fetch.v", f.V, vectorBytes)
-		c.ptr("fetch.block_table", f.BlockTable, 4)
-		if f.RowBytes < vectorBytes || f.RowBytes%vectorBytes != 0 {
-			c.fail("fetch.row_bytes", "is %d, rows are multiples of %d bytes", f.RowBytes, vectorBytes)
-		}
-	}
 	return c.result()
 }
 

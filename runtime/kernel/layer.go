@@ -19,25 +19,9 @@ type LayerArgs struct {
 	Attend PageAttendArgs
 }
 
-// Fetch is where PageSelect finds the pages of a cache of this type and head dim; empty for types whose pages are not rows of elements.
-func (c *KVCache) Fetch(dtype string, headDim int) KVFetch {
-	var size int64
-	switch dtype {
-	case "bf16", "fp16":
-		size = 2
-	case "fp8_e4m3":
-		size = 1
-	default:
-		return KVFetch{}
-	}
-	return KVFetch{K: c.K, V: c.V, BlockTable: c.BlockTable, TableStride: c.TableStride, RowBytes: int32(int64(headDim) * size),
-		KBlockStride: size * c.KBlockStride, KTokenStride: size * c.KTokenStride, KHeadStride: size * c.KHeadStride,
-		VBlockStride: size * c.VBlockStride, VTokenStride: size * c.VTokenStride, VHeadStride: size * c.VHeadStride}
-}
-
 // DecodeLayer enqueues score, select and attend of one layer. It does what PageScore, PageSelect and PageAttend do one after the other,
 // sooner: each kernel starts while the one before it still runs, and waits for its results (programmatic dependent launch; of older
-// GPUs and portable forms, ordinary edges), and select fetches the pages that it chooses into L2. It sets a.Select.Fetch for that.
+// GPUs and portable forms, ordinary edges).
 //
 // So whatever other work on the GPU writes (lengths, block table, query, keys and values) must be written by work that ended before
 // the score kernel starts, as it has when it lies before it in the stream. The score kernel itself waits for all that lies before it:
@@ -47,10 +31,6 @@ func (c *KVCache) Fetch(dtype string, headDim int) KVFetch {
 func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 	if err := s.CheckLayer(a); err != nil {
 		return err
-	}
-	a.Select.Fetch = KVFetch{} // of candidates only some are attended to
-	if a.Rerank == nil {
-		a.Select.Fetch = a.Attend.Cache.Fetch(s.bundle.Model.DType, s.bundle.Model.HeadDim)
 	}
 	score, sel, attend := s.problem(&a.Score.Cache), s.selectProblem(&a.Select), s.attendProblem(&a.Attend)
 	if err := s.launch(st, scoreWork, w, score, a.Score.Workspace, unsafe.Pointer(&a.Score), unsafe.Sizeof(a.Score), false); err != nil {

@@ -90,23 +90,3 @@ func TestCheckLayer(t *testing.T) {
 		t.Errorf("a whole layer: %v", err)
 	}
 }
-
-// TestFetch: strides in bytes, for caches of rows of elements alone.
-func TestFetch(t *testing.T) {
-	c := cacheArgs()
-	c.VTokenStride, c.VHeadStride = 128, 2048
-	for _, tc := range []struct {
-		dtype string
-		want  KVFetch
-	}{
-		{"bf16", KVFetch{K: 0x1000, V: 0x2000, BlockTable: 0x3000, KBlockStride: 32768, KTokenStride: 2048, KHeadStride: 256,
-			VBlockStride: 32768, VTokenStride: 256, VHeadStride: 4096, TableStride: 100, RowBytes: 256}},
-		{"fp8_e4m3", KVFetch{K: 0x1000, V: 0x2000, BlockTable: 0x3000, KBlockStride: 16384, KTokenStride: 1024, KHeadStride: 128,
-			VBlockStride: 16384, VTokenStride: 128, VHeadStride: 2048, TableStride: 100, RowBytes: 128}},
-		{"kivi4", KVFetch{}},
-	} {
-		if got := c.Fetch(tc.dtype, 128); got != tc.want {
-			t.Errorf("%s: %+v, want %+v", tc.dtype, got, tc.want)
-		}
-	}
-}

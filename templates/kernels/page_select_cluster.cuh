@@ -15,7 +15,6 @@
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster_async.cuh"
 #include "kvloom/ptx/exp2.cuh"
-#include "kvloom/ptx/prefetch.cuh"
 
 namespace kvloom {
 
@@ -126,24 +125,6 @@ __device__ __forceinline__ float column_sums(const float* rows) {
 #pragma unroll
   for (int step = WIDTH; step < 32; step *= 2) sum += __shfl_xor_sync(reduce::kFullWarp, sum, step);
   return sum;
-}
-
-// Fetches the keys and values of one page and head into L2; a block below 0 has none.
-template <int PAGE>
-__device__ __forceinline__ void fetch_page(const KvFetch& f, int kv_head, int block) {
-  if (block < 0) return;
-  const uint8_t* k = f.k + block * f.k_block_stride + kv_head * f.k_head_stride;
-  const uint8_t* v = f.v + block * f.v_block_stride + kv_head * f.v_head_stride;
-  if (f.k_token_stride == f.row_bytes && f.v_token_stride == f.row_bytes) {
-    ptx::fetch_l2(k, PAGE * f.row_bytes);
-    ptx::fetch_l2(v, PAGE * f.row_bytes);
-    return;
-  }
-#pragma unroll 1
-  for (int token = 0; token < PAGE; ++token) {
-    ptx::fetch_l2(k + token * f.k_token_stride, f.row_bytes);
-    ptx::fetch_l2(v + token * f.v_token_stride, f.row_bytes);
-  }
 }
 
 // Where the best pages end: `left` of the `in_bin` pages of that bin are still to be taken.
@@ -489,12 +470,9 @@ __device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& arg
       }
       if (fits) {
         const float sure = whole ? least : above;
-        const int32_t* const blocks = args.fetch.k ? args.fetch.block_table + request * args.fetch.table_stride : nullptr;
-        uint32_t fetched = 0;  // a bit a page of this thread
         const auto classify = [&](int i, float v) {
           const int page = begin + i * kThreads + tid;
           const bool taken = v >= sure || (page < end && (page < sinks || page >= recent));
-          if (taken && i < 32) fetched |= 1u << i;
           const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
           if (lane == 0) sm.taken[i * kWarps + warp] = word;
           if (v >= least && v < sure) {
@@ -515,9 +493,6 @@ __device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& arg
           for (int i = kPages; i < turns; ++i) classify(i, values[i * kThreads]);
         }
         if (tid == 0) sm.before = min(begin, sinks) + max(begin - recent, 0) + lower_above + (whole ? lower_in_bin : 0);
-        if (blocks)  // while the other blocks' candidates are on their way
-          for (; fetched != 0; fetched &= fetched - 1)
-            fetch_page<PAGE>(args.fetch, list, blocks[begin + (__ffs(fetched) - 1) * kThreads + tid]);
         __syncthreads();
         if (!whole) {
           ptx::wait_cluster_barrier(candidates_in, 0);
@@ -528,8 +503,6 @@ __device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& arg
             if (!__any_sync(reduce::kFullWarp, live)) break;
             const uint2 mine = live ? sm.candidates[i] : make_uint2(0, 0);
             const int page = mine.y;
-            const bool own = live && tid % 4 == 0 && page >= begin && page < end;
-            const int block = blocks && own ? blocks[page] : -1;
             int better = 0;
 #pragma unroll 4
             for (int j = tid % 4; j < cut.in_bin; j += 4) {
@@ -539,10 +512,7 @@ __device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& arg
             better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
             better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
             const bool wins = live && tid % 4 == 0 && better < cut.left;
-            if (wins && own) {
-              atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
-              fetch_page<PAGE>(args.fetch, list, block);
-            }
+            if (wins && page >= begin && page < end) atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
             const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
             if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
           }

@@ -46,22 +46,8 @@ struct PageScoreArgs {
   float softmax_scale, logit_softcap;                 // cap 0 with kSoftcap == false
 };
 
-// Where page_select finds the pages that it chooses, to fetch them into L2 while it still ranks: attention reads them next. k null: it
-// fetches nothing, and the rest is not read. What is fetched has no part in any result.
-struct KvFetch {
-  const uint8_t* k;              // [block, token, kv head] rows
-  const uint8_t* v;
-  const int32_t* block_table;    // [batch, max_pages]
-  int64_t k_block_stride, k_token_stride, k_head_stride;  // bytes
-  int64_t v_block_stride, v_token_stride, v_head_stride;  // bytes
-  int64_t table_stride;          // elements
-  int32_t row_bytes;             // of one token and head, a multiple of 16
-  int32_t reserved;
-};
-
 // page_select: combines the group's scores and picks exactly min(slots, pages) pages a list, ascending, -1 after.
 struct PageSelectArgs {
-  KvFetch fetch;
   const float* scores;           // [batch, q head, page]
   const int32_t* seq_lens;       // [batch]
   int32_t* pages;                // [batch, list, slots]; a list is a kv head, or a query head for per_head
