@@ -2,10 +2,15 @@ package verify
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/internal/gputest"
+	"github.com/kvloom/kvloom/runtime/device"
+	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -132,5 +137,62 @@ func TestWeightedSummaryOnSim(t *testing.T) {
 			}
 			checkSummaryOnSim(t, s, c, tt.reason, tt.only)
 		})
+	}
+}
+
+// TestInverseIterationHasRoom moves the length of the start vectors by eight decades either way: no direction may be lost, for a GPU's own
+// rounding decides how near a shift comes to an eigenvalue. With a start of 1e-2, page 1 of this spec loses its second direction; with 1e-10
+// it lost it on an H200 alone.
+func TestInverseIterationHasRoom(t *testing.T) {
+	const now = "kStart = 1e-20f"
+	s := RandomSpecs(17, 1)[16]
+	c, ok := plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
+	if !ok || c.Kernel != "kvloom::page_summary_tridiagonal" {
+		t.Fatalf("the default is %s", c.ID())
+	}
+	for _, start := range []string{"1e-12f", "1e-26f", "1e-2f"} {
+		dev := gputest.Sim(t)
+		compiler := nvrtctest.Compiler(t)
+		env := NewEnv(dev, func(c plan.Candidate) (device.Function, error) {
+			src, err := render.Candidate(c)
+			if err != nil {
+				return nil, err
+			}
+			header := src.Headers["kvloom/linalg/leading16.cuh"]
+			if !strings.Contains(header, now) {
+				return nil, fmt.Errorf("the header has no %q", now)
+			}
+			src.Headers = maps.Clone(src.Headers)
+			src.Headers["kvloom/linalg/leading16.cuh"] = strings.Replace(header, now, "kStart = "+start, 1)
+			src.Hash += start
+			m, err := compiler.Compile(t.Context(), src, nvrtc.Options{})
+			if err != nil {
+				return nil, err
+			}
+			module, err := dev.Load(m.PTX)
+			if err != nil {
+				return nil, err
+			}
+			return module.Function(src.Entry)
+		})
+		lost := 0
+		for _, name := range []string{"no pages", "half-full last page"} {
+			results, err := Check(t.Context(), env, s, c, Options{Seed: 1, Only: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range results {
+				if !r.OK() {
+					lost++
+					t.Logf("start %s: %s: %s", start, r.Case, r.Failure)
+				}
+			}
+		}
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+		if overflows := start == "1e-2f"; (lost > 0) != overflows {
+			t.Errorf("start %s: %d results are over their bounds", start, lost)
+		}
 	}
 }
