@@ -140,7 +140,7 @@ func TestWeightedSummaryOnSim(t *testing.T) {
 	}
 }
 
-// TestInverseIterationHasRoom moves the length of the start vectors by eight decades either way: no direction may be lost, for a GPU's own
+// TestInverseIterationHasRoom moves the length of the start vectors by eight decades up and six down: no direction may be lost, for a GPU's own
 // rounding decides how near a shift comes to an eigenvalue. With a start of 1e-2, page 1 of this spec loses its second direction; with 1e-10
 // it lost it on an H200 alone.
 func TestInverseIterationHasRoom(t *testing.T) {
