@@ -209,7 +209,7 @@ func (w *warp) check(c *cell, t touch, write bool, lane int, addr uint64) {
 	if c.pending != 0 {
 		w.report(lane, kindRace, w.at(), c.pending, addr, "%#x is the target of a cp.async (%s) that nothing has waited for", addr, w.where(c.pending-1))
 	}
-	if c.write.bytes&t.bytes != 0 && !(c.write.strong && t.strong) && !s.ordered(&c.write, lane) && !(write && (c.write.step == t.step && c.write.gid == t.gid || c.write.same(&t))) {
+	if c.write.bytes&t.bytes != 0 && !(c.write.strong && t.strong) && !s.ordered(&c.write, lane) && !(write && (c.write.together(&t) || c.write.same(&t))) {
 		verb := "read"
 		if write {
 			verb = "write"
@@ -222,12 +222,12 @@ func (w *warp) check(c *cell, t touch, write bool, lane int, addr uint64) {
 	}
 	for i := range c.readers {
 		r := &c.readers[i]
-		if r.bytes&t.bytes != 0 && !(r.strong && t.strong) && !s.ordered(r, lane) && !(r.step == t.step && r.gid == t.gid) {
+		if r.bytes&t.bytes != 0 && !(r.strong && t.strong) && !s.ordered(r, lane) && !r.together(&t) {
 			w.race(lane, r, "write", "read", addr)
 		}
 	}
 	// Lanes of one instruction, and one lane's stores to the parts of a word, are one write.
-	if o := &c.write; o.gid == t.gid && (o.step == t.step || o.lanes == t.lanes && o.clock == t.clock && o.sync == t.sync && o.launch == t.launch && o.async == t.async) {
+	if o := &c.write; o.together(&t) || o.gid == t.gid && o.launch == t.launch && o.lanes == t.lanes && o.clock == t.clock && o.sync == t.sync && o.async == t.async {
 		t.strong = t.strong && o.strong
 		t.known = t.known && c.write.known
 		t.value |= c.write.value & spread(c.write.bytes&^t.bytes)

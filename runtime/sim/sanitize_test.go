@@ -119,3 +119,46 @@ func TestEqualStores(t *testing.T) {
 		})
 	}
 }
+
+// TestCountersOfTwoLaunches: one launch stores a counter plainly, the next counts it, both at the same instruction number of the same
+// warp. The store is no part of the count, so a second block that counts is no race.
+func TestCountersOfTwoLaunches(t *testing.T) {
+	d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	m, err := d.Load([]byte(kernelText(`ld.param.u64 %rd1, [p];
+ld.global.u32 %r1, [%rd1+4];
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra COUNT;
+st.global.u32 [%rd1], 0;
+ret;
+COUNT:
+atom.global.add.u32 %r2, [%rd1], 1;
+ret;`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := m.Function("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := d.Alloc(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, blocks := range []uint32{1, 2} {
+		if err := d.Write(p, []byte{0, 0, 0, 0, byte(blocks - 1), 0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+		l := grid(blocks, 1, 1)
+		if err := errors.Join(f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p)), s.Synchronize()); err != nil {
+			t.Errorf("%d blocks: %v", blocks, err)
+		}
+	}
+}

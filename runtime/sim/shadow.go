@@ -21,6 +21,12 @@ func (t *touch) same(o *touch) bool {
 	return t.known && o.known && (t.value^o.value)&spread(t.bytes&o.bytes) == 0
 }
 
+// together tells whether two accesses are one instruction of a warp. Its number alone does not say so: another launch may reach the same
+// instruction at the same count.
+func (t *touch) together(o *touch) bool {
+	return t.step == o.step && t.gid == o.gid && t.launch == o.launch
+}
+
 // spread widens a bit for each byte to the byte.
 func spread(m uint8) uint32 {
 	return uint32(m&1)*0xff | uint32(m>>1&1)*0xff00 | uint32(m>>2&1)*0xff0000 | uint32(m>>3&1)*0xff000000
