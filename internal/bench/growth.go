@@ -133,10 +133,7 @@ func GrowthTable(results []Result, models ...string) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, microseconds, medians over graph replays with a cold L2.\n", l.card)
 	for _, a := range axes {
-		head := []string{a.Name}
-		for _, f := range a.Families {
-			head = append(head, f)
-		}
+		head := append([]string{a.Name}, a.Families...)
 		versus := slices.Contains(a.Families, string(dense))
 		if versus {
 			head = append(head, "dense / chain")
