@@ -47,13 +47,23 @@ type summaryJudge struct {
 
 func newSummaryJudge(p *Problem) *summaryJudge {
 	n := p.Case.Name
-	return &summaryJudge{p: p, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, energyBound), kept: NewTally(n, keptMetric, energyBound),
+	return &summaryJudge{p: p, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, meanBound(p)), kept: NewTally(n, keptMetric, energyBound),
 		mu: NewTally(n, muMetric, muBound), coeff: NewTally(n, coeffMetric, 1)}
+}
+
+// meanBound is energyBound but where all singular values are alike and codes have 2 bits: the reference's own basis then is made of equal
+// numbers, which 2 bits hold without loss. Other exact bases of the same pages, the reference's rotated at random in float64, lose up to
+// 0.0235 of a page beside it (head dim 112, page 8, rank 7), and a kernel may find any of them.
+func meanBound(p *Problem) float64 {
+	if p.Case.Name == equalSpan && p.Shape.BasisBits == 2 {
+		return 0.025
+	}
+	return energyBound
 }
 
 func (j *summaryJudge) results() []Result {
 	if j.pages > 0 {
-		j.mean.Add(max(1-j.ratios/j.pages, 0), energyBound, func() string { return "mean over pages of energy kept, relative to the exact SVD's" })
+		j.mean.Add(max(1-j.ratios/j.pages, 0), meanBound(j.p), func() string { return "mean over pages of energy kept, relative to the exact SVD's" })
 	}
 	if j.keptPages > 0 {
 		j.kept.Add(max(1-j.keptRatios/j.keptPages, 0), energyBound, func() string { return "mean over pages of energy kept, relative to the exact SVD's" })
