@@ -24,39 +24,16 @@ func init() { register(plan.DropObserveScore, checkDropObserveScore) }
 // checkDropObserveScore compares drop_observe_score with float64's own observation and score at every launch of every case, twice each:
 // the second launch finds the workspace as the first one left it.
 func checkDropObserveScore(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", dropFusedMetric, err)}
-	}
-	var results []Result
-	for _, cs := range dropCases(s, o, dropFusedCases(s)...) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, dropFusedCase(e, s, k, cs, o.Seed))
-	}
-	return results
+	cases := dropCases(s, o, dropFusedCases(s)...)
+	return eachDropCase(ctx, e, s, c, o.Seed, dropFusedMetric, DropFastBound, cases, func(p *DropProblem, k *Kernel, a *Arena) dropRun {
+		return &dropFusedRun{DropProblem: p, env: e, kernel: k, arena: a}
+	})
 }
 
 // dropFusedCases are inputs of the fused form alone.
 func dropFusedCases(s *specs.Spec) []Case {
 	few := min(s.Attention.KVHeads, 2)
 	return []Case{{Name: "rising logits", Reason: "keys far above those of the first tile: the reference is raised", KVHeads: few, Lens: []int{700, 300}, Layout: TokenMajor, Data: Rising}}
-}
-
-func dropFusedCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
-	p, err := NewDropProblem(s, c, seed)
-	if err != nil {
-		return Failed(c.Name, dropFusedMetric, err)
-	}
-	a := e.NewArena()
-	t := NewTally(c.Name, dropFusedMetric, DropFastBound)
-	r := &dropFusedRun{DropProblem: p, env: e, kernel: k, arena: a}
-	if err = r.prepare(); err == nil {
-		err = r.all(t)
-	}
-	t.Err(errors.Join(err, a.Free()))
-	return t.Result()
 }
 
 // dropFusedRun is one case on the device.

@@ -1,9 +1,12 @@
 package verify
 
 import (
+	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 
+	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/runtime/kernel"
 	"github.com/kvloom/kvloom/specs"
@@ -238,4 +241,38 @@ func dropCases(s *specs.Spec, o Options, own ...Case) []Case {
 		}
 	}
 	return kept
+}
+
+// dropRun is one case of a kernel with one tally.
+type dropRun interface {
+	prepare() error
+	all(t *Tally) error
+}
+
+// eachDropCase runs a kernel on every case, until ctx ends, each in an arena of its own; start makes the run of a case.
+func eachDropCase(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, seed uint64, metric string, bound float64, cases []Case,
+	start func(*DropProblem, *Kernel, *Arena) dropRun) []Result {
+	k, err := e.Kernel(c)
+	if err != nil {
+		return []Result{Failed("load", metric, err)}
+	}
+	var results []Result
+	for _, cs := range cases {
+		if ctx.Err() != nil {
+			break
+		}
+		p, err := NewDropProblem(s, cs, seed)
+		if err != nil {
+			results = append(results, Failed(cs.Name, metric, err))
+			continue
+		}
+		a, t := e.NewArena(), NewTally(cs.Name, metric, bound)
+		r := start(p, k, a)
+		if err = r.prepare(); err == nil {
+			err = r.all(t)
+		}
+		t.Err(errors.Join(err, a.Free()))
+		results = append(results, t.Result())
+	}
+	return results
 }

@@ -26,33 +26,9 @@ func init() { register(plan.DropScore, checkDropScore) }
 // token of each head, those of the window included; tokens behind the prompt must keep their poison, and a second launch must give
 // the same bytes.
 func checkDropScore(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", dropScoreMetric, err)}
-	}
-	var results []Result
-	for _, cs := range dropCases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, dropScoreCase(e, s, k, cs, o.Seed))
-	}
-	return results
-}
-
-func dropScoreCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
-	p, err := NewDropProblem(s, c, seed)
-	if err != nil {
-		return Failed(c.Name, dropScoreMetric, err)
-	}
-	a := e.NewArena()
-	t := NewTally(c.Name, dropScoreMetric, DropScoreBound)
-	r := &dropScoreRun{DropProblem: p, env: e, kernel: k, arena: a}
-	if err = r.prepare(); err == nil {
-		err = r.all(t)
-	}
-	t.Err(errors.Join(err, a.Free()))
-	return t.Result()
+	return eachDropCase(ctx, e, s, c, o.Seed, dropScoreMetric, DropScoreBound, dropCases(s, o), func(p *DropProblem, k *Kernel, a *Arena) dropRun {
+		return &dropScoreRun{DropProblem: p, env: e, kernel: k, arena: a}
+	})
 }
 
 // dropScoreRun is one case on the device.
