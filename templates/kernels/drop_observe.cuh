@@ -90,9 +90,7 @@ struct RowState {
         float2 x = make_float2(s[2 * step + i / 2][i % 2 * 2], s[2 * step + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
-          p[part][i] = pack2<T>(x.x, x.y);
-          const float2 taken = unpack2<T>(p[part][i]);
-          x.x -= taken.x, x.y -= taken.y;
+          p[part][i] = take_part<T>(x.x, x.y);
         }
       }
       const uint32_t row = v + (step * 16 + lane % 8 + (lane / 8 & 1) * 8) * kValueBytes + lane / 16 * 16;

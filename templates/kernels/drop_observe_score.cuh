@@ -74,18 +74,11 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
   // The largest logits of the head's first tile, of which group 0 has the keys.
   __device__ __forceinline__ void choose_reference() {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* const largest = log_sum + N;  // [4 warps][N]
     if (group == 0) {
       float s[kRegisters];
       this->logits(s, 0);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
-#pragma unroll
-        for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, step));
-        if (lane < 4) largest[warp * N + c / 2 * 8 + lane * 2 + c % 2] = top;
-      }
+      this->store_largest(s, largest);
       ptx::named_barrier<2, 128>();
       if (threadIdx.x < N) {
         float top = largest[threadIdx.x];
@@ -158,22 +151,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         sum[j / 4 * 2 + j % 2] += s[j];
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
-      this->store_weights(s, weights);
-      wgmma::proxy_fence();
-      ptx::named_barrier(2 + group, 128);
-      TileColumnsA<HEAD_DIM> value[kBlocks64];
-      take([&](uint32_t from) {
-#pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) value[b].load(from, 64 * b);
-      });
-      wgmma::fence();
-#pragma unroll
-      for (int part = 0; part < 2; ++part)
-#pragma unroll
-        for (int b = 0; b < kBlocks64; ++b)
-          Weights::template multiply<T>(o[b], value[b].a, Weights::descriptor(weights + part * S::kWeights), true);
-      wgmma::commit();
-      wgmma::wait<0>();
+      this->add_values(o, s, weights);
     }
     float* const to = sums(round);
 #pragma unroll
@@ -253,10 +231,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
           float2 rest = make_float2(a[b].x * p.inverse, a[b].y * p.inverse);
 #pragma unroll
           for (int part = 0; part < kSplits; ++part) {
-            const uint32_t word = pack2<T>(rest.x, rest.y);
-            const float2 high = unpack2<T>(word);
+            const uint32_t word = take_part<T>(rest.x, rest.y);
             *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::offset(row, 64 * b + 2 * lane)) = word;
-            rest.x -= high.x, rest.y -= high.y;
           }
         }
         const int limit = this->limit_of(row);
@@ -271,11 +247,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   // For ScoreTerms: logit and distance of one row and token, by the whole warp, from the tensors themselves.
   __device__ __forceinline__ float logit(int row, int token) const {
-    const T* const q = query(row);
-    const T* const key = k.row(tokens.place(token));
-    float sum = 0.0f;
-    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) sum = fmaf(to_float(q[d]), to_float(key[d]), sum);
-    sum = warp_sum(sum);
+    const float sum = dot_product<HEAD_DIM>(query(row), k.row(tokens.place(token)));
     return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, terms.scale, -stats[row].lse);
   }
   __device__ __forceinline__ float distance(int row, int token) const {

@@ -45,15 +45,9 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
 
   // Raises the reference of each row to the largest logit of the tile, where that is larger: the whole group.
   __device__ __forceinline__ void raise(const float (&s)[kRegisters]) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int lane = threadIdx.x % 32;
     float* const largest = reinterpret_cast<float*>(shared + S::kPeakOffset) + group * 4 * N;  // [4 warps][N]
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, step));
-      if (lane < 4) largest[warp * N + c / 2 * 8 + lane * 2 + c % 2] = top;
-    }
+    this->store_largest(s, largest);
     ptx::named_barrier(2 + group, 128);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -90,22 +84,7 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
         s[j] = exp2_approx(s[j] - peak[j / 4 * 2 + j % 2]);
         sum[j / 4 * 2 + j % 2] += s[j];
       }
-      this->store_weights(s, weights);
-      wgmma::proxy_fence();
-      ptx::named_barrier(2 + group, 128);
-      TileColumnsA<HEAD_DIM> value[kBlocks64];
-      this->take([&](uint32_t from) {
-#pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) value[b].load(from, 64 * b);
-      });
-      wgmma::fence();
-#pragma unroll
-      for (int part = 0; part < 2; ++part)
-#pragma unroll
-        for (int b = 0; b < kBlocks64; ++b)
-          Weights::template multiply<T>(o[b], value[b].a, Weights::descriptor(weights + part * S::kWeights), true);
-      wgmma::commit();
-      wgmma::wait<0>();
+      this->add_values(o, s, weights);
     }
     // A row's sum is of its own lane's tokens until here.
     float* const totals = reinterpret_cast<float*>(shared + S::kPeakOffset) + group * 4 * N;  // [4 warps][N]

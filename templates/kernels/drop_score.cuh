@@ -110,16 +110,8 @@ struct Scorer {
     }
   }
 
-  // ||a - v||^2 of one row and token, by the whole warp.
   __device__ __forceinline__ float direct_distance(int row, int token) const {
-    const A* a = output_row(row);
-    const T* value = v.row(tokens.place(token));
-    float sum = 0.0f;
-    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) {
-      const float difference = to_float(a[d]) - to_float(value[d]);
-      sum = fmaf(difference, difference, sum);
-    }
-    return warp_sum(sum);
+    return squared_distance<HEAD_DIM>(output_row(row), v.row(tokens.place(token)));
   }
 
   // Adds the terms of the staged rows to the scores of tokens `tile` * 16 + l/4 and that + 8.

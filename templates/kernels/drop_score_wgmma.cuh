@@ -129,33 +129,19 @@ struct WgmmaScorer {
       if (dim >= HEAD_DIM) break;
 #pragma unroll
       for (int part = 0; part < kSplits; ++part) {
-        const uint32_t word = pack2<T>(rest.x, rest.y);
-        const float2 high = unpack2<T>(word);
+        const uint32_t word = take_part<T>(rest.x, rest.y);
         *reinterpret_cast<uint32_t*>(to + part * S::kMatrix + Matrix::offset(row, dim)) = word;
-        rest.x -= high.x, rest.y -= high.y;
       }
     }
   }
 
-  // ||a - v||^2 of one row and token, by the whole warp.
   __device__ __forceinline__ float distance(int row, int token) const {
-    const A* a = output_row(row);
-    const T* value = v.row(tokens.place(token));
-    float sum = 0.0f;
-    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) {
-      const float difference = to_float(a[d]) - to_float(value[d]);
-      sum = fmaf(difference, difference, sum);
-    }
-    return warp_sum(sum);
+    return squared_distance<HEAD_DIM>(output_row(row), v.row(tokens.place(token)));
   }
 
   // For ScoreTerms, with fewer roundings than the products of a tile: what is left of 1 - p is as exact as the logit.
   __device__ __forceinline__ float logit(int row, int token) const {
-    const T* const q = query_row(row);
-    const T* const key = keys_of<T>(args.cache, kv_head).row(tokens.place(token));
-    float sum = 0.0f;
-    for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) sum = fmaf(to_float(q[d]), to_float(key[d]), sum);
-    sum = warp_sum(sum);
+    const float sum = dot_product<HEAD_DIM>(query_row(row), keys_of<T>(args.cache, kv_head).row(tokens.place(token)));
     return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, terms.scale, -stats[row].lse);
   }
 

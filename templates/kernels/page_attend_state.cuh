@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kvloom/mma/m16n8k16.cuh"
+#include "kvloom/pack.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster.cuh"
 #include "kvloom/ptx/exp2.cuh"
@@ -18,19 +19,6 @@ constexpr uint32_t kAll = 0xffffffffu;
 
 // 2^8: how far logits may pass the running maximum before sums are rescaled. Sums stay far inside f32 and P inside f16.
 constexpr float kSlack = 8.0f;
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack2(float lo, float hi);
-template <>
-__device__ __forceinline__ uint32_t pack2<bf16>(float lo, float hi) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-template <>
-__device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
-  const __half2 v = __floats2half2_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
 
 // exp2(x - peak) where an empty sum's peak of -inf gives 0, not NaN.
 __device__ __forceinline__ float weight(float x, float peak) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "kernels/page_select.cuh"
+#include "kvloom/ptx/approx.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/cluster_async.cuh"
 #include "kvloom/ptx/exp2.cuh"
@@ -59,13 +60,6 @@ __device__ __forceinline__ int load_length(const int32_t* p) {
   int v;
   asm volatile("ld.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
-}
-
-// 1 / x to an ulp, x between 2^-126 and 2^126: without the slow path of a division in the midst of the code.
-__device__ __forceinline__ float reciprocal_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
@@ -406,7 +400,7 @@ __device__ __forceinline__ void page_select_in_cluster(const PageSelectArgs& arg
       const float of_row = column_sums<kWidth, kCluster>(sm.of_ranks[0]);
       // The reference is a page of the row: its own term is 1 up to rounding.
       fits = __all_sync(reduce::kFullWarp, lane % kWidth >= HEADS || (of_row >= 0.5f && of_row <= kLargestMass));
-      const float inverse = kShareUnit * reciprocal_approx(of_row);
+      const float inverse = kShareUnit * rcp_approx(of_row);  // without the slow path of a division in the midst of the code
 #pragma unroll
       for (int h = 0; h < HEADS; ++h) unit[h] = __shfl_sync(reduce::kFullWarp, inverse, h);
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/abi_drop.cuh"
+#include "kvloom/pack.cuh"
 
 namespace kvloom::drop {
 
@@ -72,31 +73,6 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloa
 template <>
 __device__ __forceinline__ fp16 from_float<fp16>(float x) { return __float2half_rn(x); }
 
-// The two 16-bit floats of a word.
-template <typename T>
-__device__ __forceinline__ float2 unpack2(uint32_t w);
-template <>
-__device__ __forceinline__ float2 unpack2<bf16>(uint32_t w) {
-  return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
-}
-template <>
-__device__ __forceinline__ float2 unpack2<fp16>(uint32_t w) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&w));
-}
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack2(float lo, float hi);
-template <>
-__device__ __forceinline__ uint32_t pack2<bf16>(float lo, float hi) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-template <>
-__device__ __forceinline__ uint32_t pack2<fp16>(float lo, float hi) {
-  const __half2 v = __floats2half2_rn(lo, hi);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-
 // A sum over the four lanes of a quad, the same in each.
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(kFullWarp, x, 1);
@@ -108,6 +84,23 @@ __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kFullWarp, x, step);
   return x;
+}
+
+// a b and ||a - b||^2 of two rows, by the whole warp.
+template <int HEAD_DIM, typename A, typename B>
+__device__ __forceinline__ float dot_product(const A* a, const B* b) {
+  float sum = 0.0f;
+  for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) sum = fmaf(to_float(a[d]), to_float(b[d]), sum);
+  return warp_sum(sum);
+}
+template <int HEAD_DIM, typename A, typename B>
+__device__ __forceinline__ float squared_distance(const A* a, const B* b) {
+  float sum = 0.0f;
+  for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) {
+    const float difference = to_float(a[d]) - to_float(b[d]);
+    sum = fmaf(difference, difference, sum);
+  }
+  return warp_sum(sum);
 }
 
 }  // namespace kvloom::drop

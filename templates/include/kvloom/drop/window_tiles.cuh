@@ -111,9 +111,7 @@ struct WindowTiles {
         for (int u = 0; u < 4; ++u) {
           if (j + u / 2 >= kRegisters / 4) break;
           float* const pair = x + 4 * j + 2 * u;
-          w[u] = pack2<T>(pair[0], pair[1]);
-          const float2 taken = unpack2<T>(w[u]);
-          pair[0] -= taken.x, pair[1] -= taken.y;
+          w[u] = take_part<T>(pair[0], pair[1]);
         }
         const uint32_t to = weights + part * S::kWeights;
         if (j + 1 < kRegisters / 4) {
@@ -122,6 +120,40 @@ struct WindowTiles {
           ptx::stmatrix2_transposed(to + Weights::offset(8 * j + lane % 8, k), w[0], w[1]);
         }
       }
+    }
+  }
+
+  // Adds a tile's weights times its values to o, of dims 64 b and on: takes the tile of values; x is used up. The group's warps must be
+  // done with the weights of the tile before.
+  template <int kBlocks64>
+  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights) {
+    store_weights(x, weights);
+    wgmma::proxy_fence();
+    ptx::named_barrier(2 + group, 128);
+    TileColumnsA<HEAD_DIM> value[kBlocks64];
+    take([&](uint32_t from) {
+#pragma unroll
+      for (int b = 0; b < kBlocks64; ++b) value[b].load(from, 64 * b);
+    });
+    wgmma::fence();
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+#pragma unroll
+      for (int b = 0; b < kBlocks64; ++b)
+        Weights::template multiply<T>(o[b], value[b].a, Weights::descriptor(weights + part * S::kWeights), true);
+    wgmma::commit();
+    wgmma::wait<0>();
+  }
+
+  // Each row's largest logit of a warp's tokens, to largest[warp of the group][row].
+  __device__ __forceinline__ static void store_largest(const float (&s)[kRegisters], float* largest) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int c = 0; c < N / 4; ++c) {
+      float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, step));
+      if (lane < 4) largest[warp * N + c / 2 * 8 + lane * 2 + c % 2] = top;
     }
   }
 };

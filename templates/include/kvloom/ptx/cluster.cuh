@@ -68,13 +68,4 @@ __device__ __forceinline__ uint32_t load_cluster_word(uint32_t address) {
   return v;
 }
 
-__device__ __forceinline__ float4 load_cluster_float4(uint32_t address) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-
 }  // namespace kvloom::ptx
