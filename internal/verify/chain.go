@@ -72,13 +72,7 @@ func chainCase(e *Env, s *specs.Spec, kernels [4]*Kernel, c Case, seed uint64) [
 	if err != nil {
 		return []Result{Failed(c.Name, chainMetric, err)}
 	}
-	// A budget that leaves pages out of short contexts too.
-	longest := 1
-	for _, n := range c.longest() {
-		longest = max(longest, p.Cache.Pages(n))
-	}
-	p.Budget.Slots = max(min(p.Slots, longest/4), p.Budget.SinkPages+p.Budget.RecentPages, 1)
-	p.Slots = p.Budget.Slots
+	p.squeeze()
 	a := e.NewArena()
 	r := &chainRun{env: e, kernels: kernels, chosen: NewTally(c.Name, chainMetric, EndToEndBound), out: NewTally(c.Name, attendMetric, AttendBound)}
 	err = r.prepare(p, a)
@@ -189,17 +183,7 @@ func (r *chainRun) selectArgs() *kernel.PageSelectArgs {
 
 // all captures the step once and replays it at every length of the case. built_lens goes on from launch to launch, as while decoding.
 func (r *chainRun) all() error {
-	graph, err := r.env.Capture(r.enqueue)
-	if err != nil {
-		return err
-	}
-	for i := range r.Case.Launches() {
-		if err = r.once(graph, i); err != nil {
-			err = fmt.Errorf("launch %d: %w", i, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+	return r.env.EachLaunch(r.Case, r.enqueue, r.once)
 }
 
 func (r *chainRun) once(graph *Replay, at int) error {

@@ -84,23 +84,16 @@ func compactCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64, inPlace 
 	}
 	problem := e.LaunchProblem(p.Problem)
 	problem.Slots = int64(r.slots)
-	graph, err := e.Capture(func(stream device.Stream) error { return Enqueue(k, stream, problem, &r.args) })
-	if err != nil {
-		return err
-	}
-	r2 := rand.New(rand.NewPCG(seed, 0x6c69737473)) // "lists"
-	for at := range c.Launches() {
+	lists := rand.New(rand.NewPCG(seed, 0x6c69737473)) // "lists"
+	enqueue := func(stream device.Stream) error { return Enqueue(k, stream, problem, &r.args) }
+	return e.EachLaunch(c, enqueue, func(graph *Replay, at int) error {
 		r.SetLaunch(at)
-		r.choose(r2)
-		if err = errors.Join(r.device.WriteLens(), r.writeLists(), r.reset(), graph.Run()); err == nil {
-			err = errors.Join(a.Check(), r.judge(t))
+		r.choose(lists)
+		if err := errors.Join(r.device.WriteLens(), r.writeLists(), r.reset(), graph.Run()); err != nil {
+			return err
 		}
-		if err != nil {
-			err = fmt.Errorf("launch %d: %w", at, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+		return errors.Join(a.Check(), r.judge(t))
+	})
 }
 
 // placeShared makes the target's table: the source's own block for a page that no other request has, else a fresh one.

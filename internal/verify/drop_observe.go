@@ -32,18 +32,9 @@ func init() { register(plan.DropObserve, checkDropObserve) }
 // launch of every case. Queries that stand before the prompt have output 0 and -inf; a second launch must give the same bytes, and
 // the workspace must be left zeroed.
 func checkDropObserve(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", observeMetric, err)}
-	}
-	var results []Result
-	for _, cs := range dropCases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, observeCase(e, s, k, cs, o.Seed)...)
-	}
-	return results
+	return eachCase(ctx, e, c, observeMetric, dropCases(s, o), func(k *Kernel, cs Case) []Result {
+		return observeCase(e, s, k, cs, o.Seed)
+	})
 }
 
 func observeCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []Result {
@@ -54,7 +45,7 @@ func observeCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []Result
 	a := e.NewArena()
 	r := &observeRun{DropProblem: p, env: e, kernel: k, arena: a, tally: NewTally(c.Name, observeMetric, p.observeBound()), lseTally: NewTally(c.Name, observeLSE, ObserveLSEBound)}
 	if err = r.prepare(); err == nil {
-		err = r.all()
+		err = e.EachLaunch(c, r.enqueue, r.once)
 	}
 	r.tally.Err(errors.Join(err, a.Free()))
 	if err != nil || p.Scoring.Rule == reference.KeyDiff {
@@ -116,21 +107,8 @@ func (r *observeRun) prepare() error {
 	return nil
 }
 
-func (r *observeRun) all() error {
-	r.SetLaunch(0)
-	graph, err := r.env.Capture(func(s device.Stream) error {
-		return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
-	})
-	if err != nil {
-		return err
-	}
-	for i := range r.Case.Launches() {
-		if err = r.once(graph, i); err != nil {
-			err = fmt.Errorf("launch %d: %w", i, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+func (r *observeRun) enqueue(s device.Stream) error {
+	return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
 }
 
 func (r *observeRun) once(graph *Replay, at int) error {

@@ -74,21 +74,8 @@ func (r *dropFusedRun) prepare() error {
 	return nil
 }
 
-func (r *dropFusedRun) all(t *Tally) error {
-	r.SetLaunch(0)
-	graph, err := r.env.Capture(func(s device.Stream) error {
-		return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
-	})
-	if err != nil {
-		return err
-	}
-	for i := range r.Case.Launches() {
-		if err = r.once(t, graph, i); err != nil {
-			err = fmt.Errorf("launch %d: %w", i, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+func (r *dropFusedRun) enqueue(s device.Stream) error {
+	return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
 }
 
 func (r *dropFusedRun) once(t *Tally, graph *Replay, at int) error {

@@ -22,21 +22,12 @@ func init() { register(plan.DropPool, checkDropPool) }
 
 // checkDropPool compares drop_pool with the float64 pool of the same scores: every token of each prompt, pinned ones +inf.
 func checkDropPool(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", poolMetric, err)}
-	}
-	var results []Result
-	for _, cs := range valueCases(o, s.DropKV.Window) {
-		if ctx.Err() != nil {
-			break
-		}
+	return eachCase(ctx, e, c, poolMetric, valueCases(o, s.DropKV.Window), func(k *Kernel, cs valueCase) []Result {
 		a, t := e.NewArena(), NewTally(cs.Name, poolMetric, PoolBound)
 		p := newValueProblem(cs, s.Cache.PageSize, o.Seed)
 		t.Err(errors.Join(poolCase(e, s, k, p, a, t), a.Free()))
-		results = append(results, t.Result())
-	}
-	return results
+		return []Result{t.Result()}
+	})
 }
 
 func poolCase(e *Env, s *specs.Spec, k *Kernel, p *valueProblem, a *Arena, t *Tally) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -246,33 +247,24 @@ func dropCases(s *specs.Spec, o Options, own ...Case) []Case {
 // dropRun is one case of a kernel with one tally.
 type dropRun interface {
 	prepare() error
-	all(t *Tally) error
+	enqueue(s device.Stream) error
+	once(t *Tally, graph *Replay, at int) error
 }
 
 // eachDropCase runs a kernel on every case, until ctx ends, each in an arena of its own; start makes the run of a case.
 func eachDropCase(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, seed uint64, metric string, bound float64, cases []Case,
 	start func(*DropProblem, *Kernel, *Arena) dropRun) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", metric, err)}
-	}
-	var results []Result
-	for _, cs := range cases {
-		if ctx.Err() != nil {
-			break
-		}
+	return eachCase(ctx, e, c, metric, cases, func(k *Kernel, cs Case) []Result {
 		p, err := NewDropProblem(s, cs, seed)
 		if err != nil {
-			results = append(results, Failed(cs.Name, metric, err))
-			continue
+			return []Result{Failed(cs.Name, metric, err)}
 		}
 		a, t := e.NewArena(), NewTally(cs.Name, metric, bound)
 		r := start(p, k, a)
 		if err = r.prepare(); err == nil {
-			err = r.all(t)
+			err = e.EachLaunch(cs, r.enqueue, func(graph *Replay, at int) error { return r.once(t, graph, at) })
 		}
 		t.Err(errors.Join(err, a.Free()))
-		results = append(results, t.Result())
-	}
-	return results
+		return []Result{t.Result()}
+	})
 }

@@ -106,21 +106,8 @@ func (p *DropProblem) roundOutput(x float64) float64 {
 	return float64(float32(x))
 }
 
-func (r *dropScoreRun) all(t *Tally) error {
-	r.SetLaunch(0)
-	graph, err := r.env.Capture(func(s device.Stream) error {
-		return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
-	})
-	if err != nil {
-		return err
-	}
-	for i := range r.Case.Launches() {
-		if err = r.once(t, graph, i); err != nil {
-			err = fmt.Errorf("launch %d: %w", i, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+func (r *dropScoreRun) enqueue(s device.Stream) error {
+	return Enqueue(r.kernel, s, r.env.LaunchProblem(r.Problem), &r.args)
 }
 
 func (r *dropScoreRun) once(t *Tally, graph *Replay, at int) error {

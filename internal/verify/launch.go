@@ -104,6 +104,21 @@ func (e *Env) Capture(enqueue func(device.Stream) error) (*Replay, error) {
 	return &Replay{s, g}, nil
 }
 
+// EachLaunch captures what enqueue puts on a stream and hands the graph to once for every launch of a case, until one fails.
+func (e *Env) EachLaunch(c Case, enqueue func(device.Stream) error, once func(graph *Replay, at int) error) error {
+	graph, err := e.Capture(enqueue)
+	if err != nil {
+		return err
+	}
+	for at := range c.Launches() {
+		if err = once(graph, at); err != nil {
+			err = fmt.Errorf("launch %d: %w", at, err)
+			break
+		}
+	}
+	return errors.Join(err, graph.Close())
+}
+
 // Run replays the graph and waits.
 func (r *Replay) Run() error {
 	if err := r.graph.Launch(r.stream); err != nil {

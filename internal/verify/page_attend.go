@@ -26,18 +26,9 @@ func init() { register(plan.PageAttend, checkPageAttend) }
 // checkPageAttend compares page_attend with float64 attention, dense and over page lists, at every launch of every case; a second
 // launch must give the same bytes, and the workspace must be left zeroed.
 func checkPageAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", attendMetric, err)}
-	}
-	var results []Result
-	for _, cs := range attendCases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, attendCase(e, s, k, cs, o.Seed)...)
-	}
-	return results
+	return eachCase(ctx, e, c, attendMetric, attendCases(s, o), func(k *Kernel, cs Case) []Result {
+		return attendCase(e, s, k, cs, o.Seed)
+	})
 }
 
 // attendCases adds what concerns this family alone.

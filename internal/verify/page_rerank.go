@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 
 	"github.com/kvloom/kvloom/gen/plan"
@@ -24,21 +23,12 @@ func init() { register(plan.PageRerank, checkPageRerank) }
 // as f32, keys are the case's. The lists must be a right choice among the candidates by exact scores within four times the score bound,
 // the same on every launch, and the counters of the workspace left zeroed.
 func checkPageRerank(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", rerankMetric, err)}
-	}
-	var results []Result
-	for _, cs := range Cases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
+	return eachCase(ctx, e, c, rerankMetric, Cases(s, o), func(k *Kernel, cs Case) []Result {
 		if cs.HeadLens { // of compacted caches, which have no page summaries
-			continue
+			return nil
 		}
-		results = append(results, rerankCase(e, s, k, cs, o.Seed))
-	}
-	return results
+		return []Result{rerankCase(e, s, k, cs, o.Seed)}
+	})
 }
 
 func rerankCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
@@ -86,16 +76,7 @@ func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rerankRun{DeviceProblem: d, env: e, kernel: k, launch: e.LaunchProblem(p)}
-	for i := range p.Case.Launches() {
-		p.SetLaunch(i)
-		built := p.Cache.Build(p.Shape)
-		if r.summaries.Records == nil {
-			r.summaries = built
-		}
-		maps.Copy(r.summaries.Records, built.Records)
-	}
-	p.SetLaunch(0)
+	r := &rerankRun{DeviceProblem: d, env: e, kernel: k, launch: e.LaunchProblem(p), summaries: p.buildAll()}
 	candidates := p.Budget.Candidates(p.Spec.Locks.Rerank)
 	r.launch.Slots = int64(candidates)
 	r.scoreRows = p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)
@@ -134,18 +115,11 @@ func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
 
 // all captures the launch once and replays it, twice at every length of the case.
 func (r *rerankRun) all(t *Tally) error {
-	graph, err := r.env.Capture(func(s device.Stream) error { return Enqueue(r.kernel, s, r.launch, &r.args) })
-	if err != nil {
-		return err
-	}
-	for i := range r.Case.Launches() {
-		r.SetLaunch(i)
-		if err = r.once(t, graph, i); err != nil {
-			err = fmt.Errorf("launch %d: %w", i, err)
-			break
-		}
-	}
-	return errors.Join(err, graph.Close())
+	enqueue := func(s device.Stream) error { return Enqueue(r.kernel, s, r.launch, &r.args) }
+	return r.env.EachLaunch(r.Case, enqueue, func(graph *Replay, at int) error {
+		r.SetLaunch(at)
+		return r.once(t, graph, at)
+	})
 }
 
 func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {

@@ -25,18 +25,9 @@ func init() { register(plan.PageScore, checkPageScore) }
 // page_summary cannot hide one of page_score), and with the exact log-sum-exp where a page is still filling. Pages at and beyond
 // the live count must keep their poison.
 func checkPageScore(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", scoreMetric, err)}
-	}
-	var results []Result
-	for _, cs := range scoreCases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, scoreCase(e, s, k, cs, o.Seed))
-	}
-	return results
+	return eachCase(ctx, e, c, scoreMetric, scoreCases(s, o), func(k *Kernel, cs Case) []Result {
+		return []Result{scoreCase(e, s, k, cs, o.Seed)}
+	})
 }
 
 // scoreCases adds what concerns this family alone: tiles of 16 pages, and requests by the 32.
@@ -76,6 +67,21 @@ func scoreCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
 	return t.Result()
 }
 
+// buildAll makes the record of every page that is complete at any launch; pages of -1 and of padding have none. Leaves the problem at
+// launch 0.
+func (p *Problem) buildAll() (all reference.Summaries) {
+	for i := range p.Case.Launches() {
+		p.SetLaunch(i)
+		built := p.Cache.Build(p.Shape)
+		if all.Records == nil {
+			all = built
+		}
+		maps.Copy(all.Records, built.Records)
+	}
+	p.SetLaunch(0)
+	return all
+}
+
 // scoreRun is one case on the device.
 type scoreRun struct {
 	*DeviceProblem
@@ -92,17 +98,7 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &scoreRun{DeviceProblem: d, env: e, kernel: k, rows: p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)}
-	// Pages that are complete at any launch have their record from the start; those of -1 and of padding hold NaN.
-	for i := range p.Case.Launches() {
-		p.SetLaunch(i)
-		built := p.Cache.Build(p.Shape)
-		if r.summaries.Records == nil {
-			r.summaries = built
-		}
-		maps.Copy(r.summaries.Records, built.Records)
-	}
-	p.SetLaunch(0)
+	r := &scoreRun{DeviceProblem: d, env: e, kernel: k, rows: p.Rows(p.Q.Heads, p.Cache.MaxPages, 4), summaries: p.buildAll()}
 	if p.Case.Name == nanRecord {
 		for page := 1; page < p.Pages(0); page += 5 {
 			for head := range p.Cache.KVHeads {

@@ -30,18 +30,9 @@ func init() { register(plan.PageSelect, checkPageSelect) }
 // forced pages, the unused slots, that nothing better by more than SelectBound was left out, that exact ties went to the lower
 // index, that a second launch gives the same bytes, and that the workspace is left zeroed.
 func checkPageSelect(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", selectMetric, err)}
-	}
-	var results []Result
-	for _, cs := range ScoreCases(o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, selectCase(e, s, k, cs, o.Seed))
-	}
-	return results
+	return eachCase(ctx, e, c, selectMetric, ScoreCases(o), func(k *Kernel, cs ScoreCase) []Result {
+		return []Result{selectCase(e, s, k, cs, o.Seed)}
+	})
 }
 
 func selectCase(e *Env, s *specs.Spec, k *Kernel, c ScoreCase, seed uint64) Result {

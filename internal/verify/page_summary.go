@@ -17,18 +17,9 @@ func init() { register(plan.PageSummary, checkPageSummary) }
 // checkPageSummary builds the pages of every case, then of its replays incrementally, and judges every record (summaryJudge).
 // Records of pages that no launch had to build keep their bytes; built_lens and the workspace are as promised.
 func checkPageSummary(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	k, err := e.Kernel(c)
-	if err != nil {
-		return []Result{Failed("load", spanMetric, err)}
-	}
-	var results []Result
-	for _, cs := range summaryCases(s, o) {
-		if ctx.Err() != nil {
-			break
-		}
-		results = append(results, summaryCase(ctx, e, s, k, cs, o.Seed)...)
-	}
-	return results
+	return eachCase(ctx, e, c, spanMetric, summaryCases(s, o), func(k *Kernel, cs Case) []Result {
+		return summaryCase(ctx, e, s, k, cs, o.Seed)
+	})
 }
 
 // summaryCases adds what concerns this family alone.

@@ -127,6 +127,22 @@ func register(f plan.Family, c Checker) {
 	checkers[f] = c
 }
 
+// eachCase loads a candidate's kernel and checks it on every case, until ctx ends.
+func eachCase[C any](ctx context.Context, e *Env, c plan.Candidate, metric string, cases []C, check func(*Kernel, C) []Result) []Result {
+	k, err := e.Kernel(c)
+	if err != nil {
+		return []Result{Failed("load", metric, err)}
+	}
+	var results []Result
+	for _, cs := range cases {
+		if ctx.Err() != nil {
+			break
+		}
+		results = append(results, check(k, cs)...)
+	}
+	return results
+}
+
 // Check verifies one candidate: what the tuner runs before it times anything.
 func Check(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) ([]Result, error) {
 	check, ok := checkers[c.Family]
