@@ -83,6 +83,14 @@ func (r *Rig) needWindow() error {
 	return err
 }
 
+// needPrompt makes the whole cache and its window's queries.
+func (r *Rig) needPrompt() error {
+	if err := r.needPool(true); err != nil {
+		return err
+	}
+	return r.needWindow()
+}
+
 // needTokenScores makes rings of scores and pooled scores.
 func (r *Rig) needTokenScores() error {
 	if r.drop.scores.n > 0 {
@@ -156,10 +164,7 @@ func (r *Rig) needKept() error {
 }
 
 func (r *Rig) observeStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
-	if err := r.needPool(true); err != nil {
-		return nil, err
-	}
-	if err := r.needWindow(); err != nil {
+	if err := r.needPrompt(); err != nil {
 		return nil, err
 	}
 	p, d, w := r.Problem, int64(r.Spec.Attention.HeadDim), int64(r.Spec.DropKV.Window)
@@ -172,10 +177,7 @@ func (r *Rig) observeStep(fn device.Function, l *device.Launch, ws device.Ptr) (
 }
 
 func (r *Rig) dropScoreStep(fn device.Function, l *device.Launch) (*Step, error) {
-	if err := r.needPool(true); err != nil {
-		return nil, err
-	}
-	if err := r.needWindow(); err != nil {
+	if err := r.needPrompt(); err != nil {
 		return nil, err
 	}
 	if err := r.needTokenScores(); err != nil {
@@ -193,10 +195,7 @@ func (r *Rig) dropScoreStep(fn device.Function, l *device.Launch) (*Step, error)
 }
 
 func (r *Rig) observeScoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
-	if err := r.needPool(true); err != nil {
-		return nil, err
-	}
-	if err := r.needWindow(); err != nil {
+	if err := r.needPrompt(); err != nil {
 		return nil, err
 	}
 	if err := r.needTokenScores(); err != nil {

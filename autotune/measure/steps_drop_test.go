@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
@@ -44,23 +45,7 @@ func TestDropSteps(t *testing.T) {
 		}
 		var steps []*Step
 		for _, fp := range plan.New(s, plan.Targets["sm_90a"]).Families[4:] {
-			src, err := render.Candidate(fp.Candidates[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := compiler.Compile(t.Context(), src, nvrtc.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			module, err := dev.Load(m.PTX)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fn, err := module.Function(src.Entry)
-			if err != nil {
-				t.Fatal(err)
-			}
-			step, err := rig.Step(Work(fp.Family), fp.Candidates[0], fn)
+			step, err := rig.Step(Work(fp.Family), fp.Candidates[0], loadCandidate(t, dev, compiler, fp.Candidates[0]))
 			if err != nil {
 				t.Fatalf("%s: %s: %v", tc.name, fp.Family, err)
 			}
@@ -78,4 +63,26 @@ func TestDropSteps(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// loadCandidate compiles a candidate and loads it into the simulator.
+func loadCandidate(t *testing.T, dev device.Device, compiler *nvrtc.Compiler, c plan.Candidate) device.Function {
+	t.Helper()
+	src, err := render.Candidate(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := compiler.Compile(t.Context(), src, nvrtc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := dev.Load(m.PTX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn, err := module.Function(src.Entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fn
 }

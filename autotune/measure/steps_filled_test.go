@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
-	"github.com/kvloom/kvloom/gen/render"
-	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
@@ -34,23 +32,7 @@ func TestFilledStep(t *testing.T) {
 		}
 		rig.Build = tc.build
 		c, _ := plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
-		src, err := render.Candidate(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := compiler.Compile(t.Context(), src, nvrtc.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		module, err := dev.Load(m.PTX)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fn, err := module.Function(src.Entry)
-		if err != nil {
-			t.Fatal(err)
-		}
-		step, err := rig.Step(Work(plan.PageSummary), c, fn)
+		step, err := rig.Step(Work(plan.PageSummary), c, loadCandidate(t, dev, compiler, c))
 		if err != nil {
 			t.Fatal(err)
 		}

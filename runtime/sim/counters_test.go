@@ -3,9 +3,7 @@ package sim_test
 import (
 	"fmt"
 	"testing"
-	"unsafe"
 
-	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/sim"
 )
 
@@ -61,33 +59,11 @@ func TestCounters(t *testing.T) {
 		{"atomics", address(0) + "red.global.add.u32 [%rd1], 1;", 48, func(c sim.Counters) (any, any) { return c.AtomicOperations, int64(48) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d, err := sim.New(sim.Config{Count: true})
-			if err != nil {
+			k := loadOne(t, sim.Config{Count: true}, ".shared .align 128 .b8 s[4096];\n"+tc.body+"\nret;", 1<<16)
+			if err := k.launch(1, tc.threads); err != nil {
 				t.Fatal(err)
 			}
-			defer d.Close()
-			m, err := d.Load([]byte(kernelText(".shared .align 128 .b8 s[4096];\n" + tc.body + "\nret;")))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := m.Function("k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := d.NewStream()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := d.Alloc(1 << 16)
-			if err != nil {
-				t.Fatal(err)
-			}
-			args := struct{ p device.Ptr }{p}
-			l := grid(1, tc.threads, 1)
-			if err := f.Launch(s, &l, unsafe.Pointer(&args), unsafe.Sizeof(args)); err != nil {
-				t.Fatal(err)
-			}
-			if got, want := tc.check(d.(*sim.Device).Counters()["k"]); got != want {
+			if got, want := tc.check(k.device.Counters()["k"]); got != want {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})

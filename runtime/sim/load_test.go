@@ -17,6 +17,45 @@ func kernelText(body string) string {
 	return ptxHead + ".visible .entry k(.param .u64 p)\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.reg .f32 %f<9>;\n.reg .pred %p<4>;\n" + body + "\n}\n.file 1 \"a.cu\"\n"
 }
 
+// oneKernel is a simulator with one kernel of kernelText loaded, whose argument is the address of memory.
+type oneKernel struct {
+	device *sim.Device
+	kernel device.Function
+	stream device.Stream
+	memory device.Ptr
+}
+
+func loadOne(t *testing.T, c sim.Config, body string, memory int64) oneKernel {
+	t.Helper()
+	d, err := sim.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	m, err := d.Load([]byte(kernelText(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := m.Function("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := d.Alloc(memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return oneKernel{d.(*sim.Device), f, s, p}
+}
+
+func (k oneKernel) launch(blocks, threads uint32) error {
+	l := grid(blocks, threads, 1)
+	return k.kernel.Launch(k.stream, &l, unsafe.Pointer(&k.memory), unsafe.Sizeof(k.memory))
+}
+
 // TestLoadRefuses: what the simulator does not know is an error of Load that names the instruction, its lines and the kernel.
 func TestLoadRefuses(t *testing.T) {
 	for _, tc := range []struct {

@@ -3,7 +3,6 @@ package sim_test
 import (
 	"errors"
 	"testing"
-	"unsafe"
 
 	"github.com/kvloom/kvloom/runtime/sim"
 )
@@ -18,13 +17,8 @@ func TestVectorNeighbours(t *testing.T) {
 		{"the last word is read", "add.u32 %r3, %r3, %r6;", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer d.Close()
 			// Warp 0 reads {0, 1, 2, 3}; warp 1 adds to word 3 with no barrier between.
-			m, err := d.Load([]byte(kernelText(`.shared .align 16 .b8 s[16];
+			k := loadOne(t, sim.Config{Sanitize: true, Workers: 1}, `.shared .align 16 .b8 s[16];
 ld.param.u64 %rd1, [p];
 mov.u32 %r1, %tid.x;
 mov.u32 %r2, s;
@@ -36,34 +30,18 @@ setp.gt.u32 %p2, %r1, 31;
 ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r2];
 add.u32 %r3, %r3, %r4;
 add.u32 %r3, %r3, %r5;
-` + tc.use + `
+`+tc.use+`
 @!%p1 st.global.u32 [%rd1], %r3;
 ret;
 ADD:
 atom.shared.add.u32 %r7, [%r2+12], 1;
-ret;`)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := m.Function("k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := d.NewStream()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := d.Alloc(4)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := grid(1, 64, 1)
-			err = f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p))
+ret;`, 4)
+			err := k.launch(1, 64)
 			var r sim.Reports
 			if errors.As(err, &r); len(r) != tc.races {
 				t.Errorf("%d reports, want %d: %v", len(r), tc.races, err)
 			}
-			if got := d.(*sim.Device).Reports(); len(got) != tc.races {
+			if got := k.device.Reports(); len(got) != tc.races {
 				t.Errorf("the device keeps %d reports, want %d", len(got), tc.races)
 			}
 		})
@@ -89,29 +67,8 @@ func TestEqualStores(t *testing.T) {
 		{"a store and a read of it", "setp.eq.u32 %p1, %r1, 0;\n@%p1 st.global.u32 [%rd1], 0;\n@!%p1 ld.global.u32 %r2, [%rd1];\n@!%p1 st.global.u32 [%rd1+4], %r2;", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer d.Close()
-			m, err := d.Load([]byte(kernelText("ld.param.u64 %rd1, [p];\nmov.u32 %r1, %ctaid.x;\n" + tc.code + "\nret;")))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := m.Function("k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := d.NewStream()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := d.Alloc(8)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := grid(2, 1, 1)
-			err = f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p))
+			k := loadOne(t, sim.Config{Sanitize: true, Workers: 1}, "ld.param.u64 %rd1, [p];\nmov.u32 %r1, %ctaid.x;\n"+tc.code+"\nret;", 8)
+			err := k.launch(2, 1)
 			var r sim.Reports
 			if errors.As(err, &r); len(r) != tc.races {
 				t.Errorf("%d reports, want %d: %v", len(r), tc.races, err)
@@ -123,12 +80,7 @@ func TestEqualStores(t *testing.T) {
 // TestCountersOfTwoLaunches: one launch stores a counter plainly, the next counts it, both at the same instruction number of the same
 // warp. The store is no part of the count, so a second block that counts is no race.
 func TestCountersOfTwoLaunches(t *testing.T) {
-	d, err := sim.New(sim.Config{Sanitize: true, Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	m, err := d.Load([]byte(kernelText(`ld.param.u64 %rd1, [p];
+	k := loadOne(t, sim.Config{Sanitize: true, Workers: 1}, `ld.param.u64 %rd1, [p];
 ld.global.u32 %r1, [%rd1+4];
 setp.ne.u32 %p1, %r1, 0;
 @%p1 bra COUNT;
@@ -136,28 +88,12 @@ st.global.u32 [%rd1], 0;
 ret;
 COUNT:
 atom.global.add.u32 %r2, [%rd1], 1;
-ret;`)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := m.Function("k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := d.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := d.Alloc(8)
-	if err != nil {
-		t.Fatal(err)
-	}
+ret;`, 8)
 	for _, blocks := range []uint32{1, 2} {
-		if err := d.Write(p, []byte{0, 0, 0, 0, byte(blocks - 1), 0, 0, 0}); err != nil {
+		if err := k.device.Write(k.memory, []byte{0, 0, 0, 0, byte(blocks - 1), 0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
-		l := grid(blocks, 1, 1)
-		if err := errors.Join(f.Launch(s, &l, unsafe.Pointer(&p), unsafe.Sizeof(p)), s.Synchronize()); err != nil {
+		if err := errors.Join(k.launch(blocks, 1), k.stream.Synchronize()); err != nil {
 			t.Errorf("%d blocks: %v", blocks, err)
 		}
 	}
