@@ -90,7 +90,7 @@ func (s *session) checkAhead(ctx context.Context, queue []job, next int) error {
 		if err != nil {
 			return err
 		}
-		m, err := s.compiled.get(ctx, src)
+		m, err := s.compiled.Get(ctx, src)
 		if err != nil {
 			continue
 		}
@@ -136,7 +136,7 @@ func (s *session) vetWinners(ctx context.Context, lists []*list) (again []*list,
 		if err != nil {
 			return nil, err
 		}
-		m, err := s.compiled.get(ctx, src)
+		m, err := s.compiled.Get(ctx, src)
 		if err != nil {
 			return nil, err
 		}

@@ -119,7 +119,7 @@ func (s *session) window(ctx context.Context, l *list, t store.Trial, contest st
 	if err != nil {
 		return w, err
 	}
-	m, err := s.compiled.get(ctx, src)
+	m, err := s.compiled.Get(ctx, src)
 	if err != nil {
 		return w, err
 	}

@@ -216,7 +216,7 @@ func (s *session) trial(ctx context.Context, j job) (store.Trial, error) {
 		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: s.Options.L2(), Default: j.index == s.Plan.Of(j.list.work.Family()).DefaultFor(string(j.list.work)),
 		SharedBytes: c.Geometry.DynamicShared, Started: time.Now().UTC(),
 	}
-	m, err := s.compiled.get(ctx, src)
+	m, err := s.compiled.Get(ctx, src)
 	var refused *nvrtc.CompileError
 	switch {
 	case errors.As(err, &refused):

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
-	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 	"github.com/kvloom/kvloom/specs"
@@ -32,7 +31,7 @@ type Job struct {
 // Bench measures jobs on one device.
 type Bench struct {
 	Dev      device.Device
-	Compile  func(context.Context, render.Source) (*nvrtc.Module, error)
+	Code     *nvrtc.Once
 	Choose   func(s *specs.Spec, p *plan.Plan, w specs.Workload, work measure.Work) (plan.Candidate, error)
 	Commit   string
 	Command  string
@@ -47,7 +46,7 @@ type Bench struct {
 	// Limits are measured when nil.
 	Limits *Limits
 
-	code code
+	functions map[string]device.Function // loaded, by source hash
 }
 
 // Run measures every job, and the peers beside it. A job that fails costs that job: the others are measured all the same, and the error

@@ -25,7 +25,7 @@ import (
 // bencher is a bench on the simulator with a clock that means nothing.
 func bencher(t *testing.T) *Bench {
 	return &Bench{
-		Dev: gputest.Clocked{Device: gputest.Sim(t)}, Compile: autotune.CompileWith(nvrtctest.Compiler(t)),
+		Dev: gputest.Clocked{Device: gputest.Sim(t)}, Code: nvrtc.NewOnce(autotune.CompileWith(nvrtctest.Compiler(t))),
 		Choose: func(_ *specs.Spec, p *plan.Plan, _ specs.Workload, work measure.Work) (plan.Candidate, error) {
 			c, _ := p.Of(work.Family()).DefaultOf(plan.Portable)
 			return c, nil
@@ -101,10 +101,9 @@ func TestPrefetch(t *testing.T) {
 	if _, err := b.Prefetch(t.Context(), []Job{bad}); err == nil || !strings.Contains(err.Error(), "drop_allot") {
 		t.Errorf("%v; want drop_allot named", err)
 	}
-	b.Compile = func(context.Context, render.Source) (*nvrtc.Module, error) {
+	b.Code = nvrtc.NewOnce(func(context.Context, render.Source) (*nvrtc.Module, error) {
 		return nil, errors.New("no such register")
-	}
-	b.code = code{}
+	})
 	if _, err := b.Prefetch(t.Context(), []Job{good}); err == nil || !strings.Contains(err.Error(), "page_score portable") || !strings.Contains(err.Error(), "no such register") {
 		t.Errorf("%v; want the candidate and the compiler's words", err)
 	}

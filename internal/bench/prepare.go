@@ -12,36 +12,7 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/runtime/device"
-	"github.com/kvloom/kvloom/runtime/nvrtc"
 )
-
-// code compiles each source once, from several goroutines, before anything is measured: a run on a machine with many cores then waits for
-// the slowest compilation, not for the sum of all.
-type code struct {
-	mu        sync.Mutex
-	modules   map[string]*nvrtc.Module   // by source hash
-	functions map[string]device.Function // loaded, by source hash
-}
-
-func (b *Bench) compile(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
-	b.code.mu.Lock()
-	m := b.code.modules[src.Hash]
-	b.code.mu.Unlock()
-	if m != nil {
-		return m, nil
-	}
-	m, err := b.Compile(ctx, src)
-	if err != nil {
-		return nil, err
-	}
-	b.code.mu.Lock()
-	defer b.code.mu.Unlock()
-	if b.code.modules == nil {
-		b.code.modules = map[string]*nvrtc.Module{}
-	}
-	b.code.modules[src.Hash] = m
-	return m, nil
-}
 
 // Prefetch compiles what the jobs will load, and needs no device for it. Run does so itself, and meets the faults again where the code is
 // needed; alone it fills the compiler's cache, so that a machine whose time is dear finds everything there.
@@ -67,7 +38,7 @@ func (b *Bench) Prefetch(ctx context.Context, jobs []Job) (kernels int, err erro
 			if ctx.Err() != nil {
 				return
 			}
-			if _, err := b.compile(ctx, src); err != nil {
+			if _, err := b.Code.Get(ctx, src); err != nil {
 				fault(fmt.Errorf("%s: %w", what, err))
 			}
 		})
@@ -172,10 +143,10 @@ func (b *Bench) step(ctx context.Context, rig *measure.Rig, work measure.Work, c
 }
 
 func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, error) {
-	if fn := b.code.functions[src.Hash]; fn != nil {
+	if fn := b.functions[src.Hash]; fn != nil {
 		return fn, nil
 	}
-	m, err := b.compile(ctx, src)
+	m, err := b.Code.Get(ctx, src)
 	if err != nil {
 		return nil, err
 	}
@@ -189,10 +160,10 @@ func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, e
 	}
 	fn, err := mod.Function(src.Entry)
 	if err == nil {
-		if b.code.functions == nil {
-			b.code.functions = map[string]device.Function{}
+		if b.functions == nil {
+			b.functions = map[string]device.Function{}
 		}
-		b.code.functions[src.Hash] = fn
+		b.functions[src.Hash] = fn
 	}
 	return fn, err
 }

@@ -114,7 +114,7 @@ func (c *BenchCmd) prefetch(ctx *Context, jobs []bench.Job) error {
 		return err
 	}
 	defer done()
-	b := bench.Bench{Compile: autotune.CompileWith(compiler), Choose: choose, Pick: c.Pick}
+	b := bench.Bench{Code: nvrtc.NewOnce(autotune.CompileWith(compiler)), Choose: choose, Pick: c.Pick}
 	kernels, err := b.Prefetch(ctx, jobs)
 	fmt.Fprintf(ctx.Stderr, "%d kernels of %d shapes\n", kernels, len(jobs))
 	return err
@@ -139,7 +139,7 @@ func (c *BenchCmd) measure(ctx *Context, jobs []bench.Job, keep func([]bench.Res
 		return nil, err
 	}
 	defer done()
-	b := bench.Bench{Dev: dev.Device, Compile: autotune.CompileWith(compiler), Choose: choose, Commit: version.Commit(), Peers: c.Against, Python: c.Python,
+	b := bench.Bench{Dev: dev.Device, Code: nvrtc.NewOnce(autotune.CompileWith(compiler)), Choose: choose, Commit: version.Commit(), Peers: c.Against, Python: c.Python,
 		Command: c.command(), Pick: c.Pick, Keep: keep, Progress: func(s string) { fmt.Fprintln(ctx.Stderr, s) }}
 	results, notes, err := b.Run(ctx, jobs)
 	for _, n := range notes {

@@ -15,18 +15,19 @@ import (
 
 // Loader compiles candidates with NVRTC and loads them into one device. Its Compile is an Env's.
 type Loader struct {
-	ctx      context.Context
-	dev      device.Device
-	compiler *nvrtc.Compiler
+	ctx  context.Context
+	dev  device.Device
+	code *nvrtc.Once
 
 	mu      sync.Mutex
-	tasks   map[string]func() (*nvrtc.Module, error) // by source hash; each compiles once
 	modules []device.Module
 }
 
 // NewLoader makes a loader. ctx ends its compilations.
 func NewLoader(ctx context.Context, dev device.Device, compiler *nvrtc.Compiler) *Loader {
-	return &Loader{ctx: ctx, dev: dev, compiler: compiler, tasks: map[string]func() (*nvrtc.Module, error){}}
+	return &Loader{ctx: ctx, dev: dev, code: nvrtc.NewOnce(func(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+		return compiler.Compile(ctx, src, nvrtc.Options{})
+	})}
 }
 
 // Prefetch compiles candidates ahead, in their order, on that many goroutines, and returns at once. Errors show when Compile asks
@@ -37,8 +38,8 @@ func (l *Loader) Prefetch(candidates []plan.Candidate, workers int) (wait func()
 	for range workers {
 		wg.Go(func() {
 			for c := range work {
-				if compile, _, err := l.task(c); err == nil {
-					_, _ = compile()
+				if src, err := render.Candidate(c); err == nil {
+					_, _ = l.code.Get(l.ctx, src)
 				}
 			}
 		})
@@ -56,30 +57,13 @@ func (l *Loader) Prefetch(candidates []plan.Candidate, workers int) (wait func()
 	return wg.Wait
 }
 
-func (l *Loader) task(c plan.Candidate) (compile func() (*nvrtc.Module, error), entry string, err error) {
-	src, err := render.Candidate(c)
-	if err != nil {
-		return nil, "", err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	compile, ok := l.tasks[src.Hash]
-	if !ok {
-		compile = sync.OnceValues(func() (*nvrtc.Module, error) {
-			return l.compiler.Compile(l.ctx, src, nvrtc.Options{})
-		})
-		l.tasks[src.Hash] = compile
-	}
-	return compile, src.Entry, nil
-}
-
 // Compile compiles a candidate, or takes it from those that were, and loads it: the cubin where the device runs it, else the PTX.
 func (l *Loader) Compile(c plan.Candidate) (device.Function, error) {
-	compile, entry, err := l.task(c)
+	src, err := render.Candidate(c)
 	if err != nil {
 		return nil, err
 	}
-	m, err := compile()
+	m, err := l.code.Get(l.ctx, src)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +78,7 @@ func (l *Loader) Compile(c plan.Candidate) (device.Function, error) {
 	l.mu.Lock()
 	l.modules = append(l.modules, module)
 	l.mu.Unlock()
-	return module.Function(entry)
+	return module.Function(src.Entry)
 }
 
 // arch is a device's real architecture as NVRTC spells it, without its suffix.

@@ -1,0 +1,48 @@
+package nvrtc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kvloom/kvloom/gen/render"
+)
+
+// TestOnce: many goroutines ask for two sources, one of which does not compile; each is compiled once, and all get the same answer.
+func TestOnce(t *testing.T) {
+	good, bad := render.Source{Name: "good", Hash: "1"}, render.Source{Name: "bad", Hash: "2"}
+	refused := errors.New("refused")
+	var calls atomic.Int32
+	o := NewOnce(func(_ context.Context, src render.Source) (*Module, error) {
+		calls.Add(1)
+		if src.Name == "bad" {
+			return nil, refused
+		}
+		return &Module{Key: src.Name}, nil
+	})
+	if o.Ready(good) {
+		t.Error("ready before anybody asked")
+	}
+	modules := make([]*Module, 20)
+	var all sync.WaitGroup
+	for i := range modules {
+		all.Go(func() {
+			m, err := o.Get(t.Context(), good)
+			if _, worse := o.Get(t.Context(), bad); err != nil || !errors.Is(worse, refused) {
+				t.Errorf("%v, %v; want none and %v", err, worse, refused)
+			}
+			modules[i] = m
+		})
+	}
+	all.Wait()
+	for _, m := range modules {
+		if m == nil || m != modules[0] {
+			t.Fatalf("%v and %v are not one module", m, modules[0])
+		}
+	}
+	if n := calls.Load(); n != 2 || !o.Ready(good) || !o.Ready(bad) {
+		t.Errorf("%d compilations, want 2; ready: %t, %t", n, o.Ready(good), o.Ready(bad))
+	}
+}
