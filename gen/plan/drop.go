@@ -46,6 +46,28 @@ func outputType(s *specs.Spec) string {
 	return "float"
 }
 
+// dropConstants are what every kernel over K and V and a window is instantiated with, then its own. output names the type of attention
+// outputs, where the kernel reads or writes them.
+func dropConstants(s *specs.Spec, output string, own []Constant) []Constant {
+	list := []Constant{
+		{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
+		{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+		{"WINDOW", fmt.Sprint(s.DropKV.Window)},
+		{"GROUP", fmt.Sprint(s.Attention.Group())},
+		{"T", "kvloom::" + s.Cache.DType},
+	}
+	if output != "" {
+		list = append(list, Constant{output, outputType(s)})
+	}
+	return append(append(list, Constant{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)}), own...)
+}
+
+// dropRuleConstants begin with the rule.
+func dropRuleConstants(s *specs.Spec, output string, own []Constant) []Constant {
+	rule := Constant{"RULE", "kvloom::drop::Rule::" + dropRules[s.DropKV.Rule]}
+	return append([]Constant{rule}, dropConstants(s, output, own)...)
+}
+
 // dropRows is the rows of a KV head's window: group x window.
 func dropRows(s *specs.Spec) int { return s.DropKV.Window * s.Attention.Group() }
 

@@ -119,14 +119,7 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 		parts = 1
 	}
 	c.Header, c.Kernel = "kernels/drop_observe.cuh", "kvloom::drop_observe"
-	c.Constants = []Constant{
-		{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
-		{"PAGE", fmt.Sprint(s.Cache.PageSize)},
-		{"WINDOW", fmt.Sprint(s.DropKV.Window)},
-		{"GROUP", fmt.Sprint(s.Attention.Group())},
-		{"T", "kvloom::" + s.Cache.DType},
-		{"O", outputType(s)},
-		{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+	c.Constants = dropConstants(s, "O", []Constant{
 		{"kRowWarps", fmt.Sprint(z.rowWarps)},
 		{"kGroups", fmt.Sprint(z.groups)},
 		{"kSlice", fmt.Sprint(shape.slice)},
@@ -134,7 +127,7 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 		{"kParts", fmt.Sprint(parts)},
 		{"kCluster", fmt.Sprint(shape.cluster)},
 		{"kDependent", fmt.Sprint(dependent)},
-	}
+	})
 	c.Geometry = launch.Geometry{
 		Grid: [3]launch.Extent{
 			launch.Const(int64(splits)),

@@ -78,20 +78,14 @@ func dropFusedCandidate(s *specs.Spec, t Target, shape dropFusedShape) Candidate
 		Entry:  string(DropObserveScore),
 		Header: "kernels/drop_observe_score.cuh", Kernel: "kvloom::drop_observe_score",
 		MinBlocks: 1,
-		Constants: []Constant{
-			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
-			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
-			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
-			{"GROUP", fmt.Sprint(s.Attention.Group())},
-			{"T", "kvloom::" + s.Cache.DType},
-			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+		Constants: dropConstants(s, "", []Constant{
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kRowTiles", fmt.Sprint(z.rowTiles)},
 			{"kSplits", fmt.Sprint(dropFusedSplits)},
 			{"kKeep", fmt.Sprint(z.keep)},
 			{"kWarm", fmt.Sprint(shape.warm)},
 			{"kDependent", "true"},
-		},
+		}),
 		Geometry: launch.Geometry{
 			// One block an SM: those of a head wait for each other.
 			Grid:  [3]launch.Extent{launch.Const(int64(max(t.SMs/s.Attention.KVHeads, 1))), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},

@@ -54,19 +54,12 @@ func dropObserveWgmmaCandidate(s *specs.Spec, t Target, stages, cluster int) Can
 		Entry:     string(DropObserve),
 		MinBlocks: 1,
 		Header:    "kernels/drop_observe_wgmma.cuh", Kernel: "kvloom::drop_observe_wgmma",
-		Constants: []Constant{
-			{"HEAD_DIM", fmt.Sprint(d)},
-			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
-			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
-			{"GROUP", fmt.Sprint(s.Attention.Group())},
-			{"T", "kvloom::" + s.Cache.DType},
-			{"O", outputType(s)},
-			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+		Constants: dropConstants(s, "O", []Constant{
 			{"kStages", fmt.Sprint(stages)},
 			{"kRowTiles", fmt.Sprint(rowTiles)},
 			{"kCluster", fmt.Sprint(cluster)},
 			{"kDependent", "true"},
-		},
+		}),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{launch.Const(int64(parts * cluster)), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},
 			Block: 384, Cluster: cluster, Dependent: true,

@@ -105,20 +105,12 @@ func dropScoreCandidate(s *specs.Spec, t Target, shape dropScoreShape, limit int
 	}
 	z := newDropScoreSizes(s, shape.warps, limit)
 	c.Header, c.Kernel = "kernels/drop_score.cuh", "kvloom::drop_score"
-	c.Constants = []Constant{
-		{"RULE", "kvloom::drop::Rule::" + dropRules[s.DropKV.Rule]},
-		{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
-		{"PAGE", fmt.Sprint(s.Cache.PageSize)},
-		{"WINDOW", fmt.Sprint(s.DropKV.Window)},
-		{"GROUP", fmt.Sprint(s.Attention.Group())},
-		{"T", "kvloom::" + s.Cache.DType},
-		{"A", outputType(s)},
-		{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+	c.Constants = dropRuleConstants(s, "A", []Constant{
 		{"kWarps", fmt.Sprint(shape.warps)},
 		{"kRowTiles", fmt.Sprint(z.rowTiles)},
 		{"kSplits", fmt.Sprint(z.splits)},
 		{"kDependent", fmt.Sprint(dependent)},
-	}
+	})
 	c.Geometry.DynamicShared = z.bytes
 	return c
 }

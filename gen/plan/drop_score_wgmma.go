@@ -90,21 +90,13 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 		Entry:     string(DropScore),
 		MinBlocks: shape.blocks,
 		Header:    "kernels/drop_score_wgmma.cuh", Kernel: "kvloom::drop_score_wgmma",
-		Constants: []Constant{
-			{"RULE", "kvloom::drop::Rule::" + dropRules[s.DropKV.Rule]},
-			{"HEAD_DIM", fmt.Sprint(d)},
-			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
-			{"WINDOW", fmt.Sprint(s.DropKV.Window)},
-			{"GROUP", fmt.Sprint(s.Attention.Group())},
-			{"T", "kvloom::" + s.Cache.DType},
-			{"A", outputType(s)},
-			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+		Constants: dropRuleConstants(s, "A", []Constant{
 			{"kGroups", fmt.Sprint(shape.groups)},
 			{"kStages", fmt.Sprint(shape.stages)},
 			{"kRowTiles", fmt.Sprint(rowTiles)},
 			{"kSplits", fmt.Sprint(dropScoreSplits(s))},
 			{"kDependent", "true"},
-		},
+		}),
 		Geometry: launch.Geometry{
 			Grid: [3]launch.Extent{
 				launch.Const(int64(max(t.SMs*shape.blocks/s.Attention.KVHeads, 1))),
