@@ -102,7 +102,7 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 	if err != nil {
 		return resp, err
 	}
-	if err := prepare(req.Candidate, fn); err != nil { // what the driver refuses is no wrong result of a check
+	if err := device.Prepare(fn, req.Candidate.Geometry.DynamicShared, req.Candidate.Geometry.Cluster); err != nil { // what the driver refuses is no wrong result of a check
 		return resp, err
 	}
 	if !req.SkipCheck {

@@ -1,23 +1,9 @@
 package measure
 
 import (
-	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 )
-
-// prepare asks the driver for what a candidate's launches need beyond the usual.
-func prepare(c plan.Candidate, fn device.Function) error {
-	if c.Geometry.DynamicShared > 0 {
-		if err := fn.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
-			return err
-		}
-	}
-	if c.Geometry.Cluster > 8 {
-		return fn.SetNonPortableCluster()
-	}
-	return nil
-}
 
 // launchOf is a candidate's launch for a problem.
 func launchOf(g launch.Geometry, p launch.Problem) (l *device.Launch, err error) {

@@ -353,7 +353,7 @@ func (s *Step) Launch(i int) error { return s.launch(i) }
 
 // Step prepares a candidate's kernel. Its workspace is zeroed once, as a caller would.
 func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, error) {
-	if err := prepare(c, fn); err != nil {
+	if err := device.Prepare(fn, c.Geometry.DynamicShared, c.Geometry.Cluster); err != nil {
 		return nil, err
 	}
 	p := r.Problem

@@ -17,24 +17,14 @@ type Kernel struct {
 	env       *Env
 }
 
-// defaultShared is the dynamic shared memory that a kernel may use without asking.
-const defaultShared = 48 << 10
-
 // Kernel compiles and loads a candidate, and raises the limits that its geometry needs.
 func (e *Env) Kernel(c plan.Candidate) (*Kernel, error) {
 	f, err := e.Compile(c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.ID(), err)
 	}
-	if c.Geometry.DynamicShared > defaultShared {
-		if err := f.SetMaxDynamicShared(c.Geometry.DynamicShared); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.ID(), err)
-		}
-	}
-	if c.Geometry.Cluster > 8 {
-		if err := f.SetNonPortableCluster(); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.ID(), err)
-		}
+	if err := device.Prepare(f, c.Geometry.DynamicShared, c.Geometry.Cluster); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.ID(), err)
 	}
 	return &Kernel{Candidate: c, Function: f, env: e}, nil
 }

@@ -163,7 +163,7 @@ func (f *Function) Attributes() (device.FuncAttributes, error) {
 	return a, nil
 }
 
-// SetMaxDynamicShared raises the limit of dynamic shared memory; needed once, above 48 KB.
+// SetMaxDynamicShared implements device.Function.
 func (f *Function) SetMaxDynamicShared(bytes int) error {
 	what := func() string {
 		return fmt.Sprintf("MAX_DYNAMIC_SHARED_SIZE_BYTES = %d of %s (the device allows %d)", bytes, f.name, f.d.info.SharedPerBlock)

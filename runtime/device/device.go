@@ -68,7 +68,8 @@ type FuncAttributes struct {
 type Function interface {
 	Name() string
 	Attributes() (FuncAttributes, error)
-	// SetMaxDynamicShared raises the limit of dynamic shared memory; needed once, above 48 KB.
+	// SetMaxDynamicShared sets the limit of dynamic shared memory; needed once, where that and the kernel's static shared
+	// memory are above 48 KB together.
 	SetMaxDynamicShared(bytes int) error
 	// SetNonPortableCluster allows clusters of 16.
 	SetNonPortableCluster() error
@@ -78,6 +79,20 @@ type Function interface {
 	// its own size): for a kernel with one by-value struct, that struct. They are copied before Launch returns. Launch
 	// allocates nothing on Go's heap and does not wait.
 	Launch(s Stream, l *Launch, params unsafe.Pointer, size uintptr) error
+}
+
+// Prepare asks the driver for what a kernel's launches need beyond the usual: dynamic shared memory in bytes (asked for
+// whenever there is any, since 48 KB hold the kernel's static shared memory too) and clusters of more than 8 blocks.
+func Prepare(f Function, dynamicShared, cluster int) error {
+	if dynamicShared > 0 {
+		if err := f.SetMaxDynamicShared(dynamicShared); err != nil {
+			return err
+		}
+	}
+	if cluster > 8 {
+		return f.SetNonPortableCluster()
+	}
+	return nil
 }
 
 // Launch is the geometry of one launch.

@@ -140,15 +140,8 @@ func (s *Set) loadKernel(dev device.Device, i int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.ID(), err)
 	}
-	if k.Geometry.DynamicShared > 0 {
-		if err := f.SetMaxDynamicShared(k.Geometry.DynamicShared); err != nil {
-			return fmt.Errorf("%s: %w", k.ID(), err)
-		}
-	}
-	if k.Geometry.Cluster > 8 {
-		if err := f.SetNonPortableCluster(); err != nil {
-			return fmt.Errorf("%s: %w", k.ID(), err)
-		}
+	if err := device.Prepare(f, k.Geometry.DynamicShared, k.Geometry.Cluster); err != nil {
+		return fmt.Errorf("%s: %w", k.ID(), err)
 	}
 	s.fns[i] = f
 	return nil

@@ -152,6 +152,26 @@ func TestLaunchRefuses(t *testing.T) {
 	if err := f.SetMaxDynamicShared(227 << 10); err != nil {
 		t.Error(err)
 	}
+	// 48 KB are for static and dynamic shared memory together: the driver refused 44 KB beside 8 KB of a kernel's own.
+	text = strings.Replace(kernelText("ret;"), "ret;", ".shared .align 16 .b8 own[8192];\nret;", 1)
+	if m, err = d.Load([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	own, err := m.Function("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := grid(1, 32, 1)
+	l.DynamicShared = 44 << 10
+	if err := own.Launch(s, &l, unsafe.Pointer(&p), 8); err == nil || !strings.Contains(err.Error(), "SetMaxDynamicShared") {
+		t.Errorf("44 KB beside the kernel's own 8: %v", err)
+	}
+	if err := device.Prepare(own, 44<<10, 1); err != nil {
+		t.Error(err)
+	}
+	if err := own.Launch(s, &l, unsafe.Pointer(&p), 8); err != nil {
+		t.Error(err)
+	}
 	n, err := f.Occupancy(128, 100<<10)
 	if err != nil || n != 2 {
 		t.Errorf("blocks of 100 KB on an SM: %d, %v; want 2", n, err)

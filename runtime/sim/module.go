@@ -102,7 +102,7 @@ func (m *Module) Function(name string) (device.Function, error) {
 	if !ok {
 		return nil, fmt.Errorf("sim: the module has no kernel %q", name)
 	}
-	return &Function{mod: m, kernel: k, limit: 48 << 10}, nil
+	return &Function{mod: m, kernel: k, limit: 48<<10 - k.staticShared}, nil
 }
 
 // Unload implements device.Module.
@@ -149,7 +149,7 @@ func (f *Function) SetMaxDynamicShared(bytes int) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.limit = max(bytes, 48<<10)
+	f.limit = bytes
 	return nil
 }
 
