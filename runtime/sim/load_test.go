@@ -153,7 +153,7 @@ func TestLaunchRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	// 48 KB are for static and dynamic shared memory together: the driver refused 44 KB beside 8 KB of a kernel's own.
-	text = strings.Replace(kernelText("ret;"), "ret;", ".shared .align 16 .b8 own[8192];\nret;", 1)
+	text = kernelText(".shared .align 16 .b8 own[8192];\nmov.u32 %r1, own;\nst.shared.u32 [%r1], %r1;\nret;")
 	if m, err = d.Load([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
