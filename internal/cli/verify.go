@@ -35,6 +35,7 @@ type VerifyCmd struct {
 	Schedule   string   `help:"random:SEED: run the simulator's warps in random order."`
 	Workers    int      `default:"0" help:"The simulator's workers; 1 repeats bit for bit, 0 is one a CPU."`
 	Jobs       int      `default:"0" help:"Specs side by side; 0: one a CPU on a GPU, which waits for float64 most of the time, and 1 on the simulator."`
+	Compile    bool     `help:"Only compile what a check on an H200 would load into the cache, beforehand and without a GPU."`
 	Verbose    bool     `short:"v" help:"A line for every case."`
 }
 
@@ -62,6 +63,9 @@ func (v *VerifyCmd) Run(c *Context) error {
 	compiler, err := nvrtc.Open()
 	if err != nil {
 		return err
+	}
+	if v.Compile {
+		return v.compile(c, compiler, list, families)
 	}
 	dev, err := devices.OpenWith(v.Device, sim.Config{Sanitize: v.Sanitize, Schedule: v.Schedule, Workers: v.Workers})
 	if err != nil {
@@ -168,7 +172,7 @@ func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, l
 	reports := make([]verify.Report, len(list))
 	huge := verify.NewHuge(dev)
 	g, ctx := errgroup.WithContext(c)
-	g.SetLimit(v.jobs(dev))
+	g.SetLimit(v.jobsOf(dev.Info().Backend))
 	for i, s := range list {
 		g.Go(func() error {
 			if ctx.Err() != nil {
@@ -187,12 +191,12 @@ func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, l
 	return slices.DeleteFunc(reports, func(r verify.Report) bool { return r.Spec == "" }), err
 }
 
-// jobs is how many specs run side by side.
-func (v *VerifyCmd) jobs(dev devices.Choice) int {
+// jobsOf is how many specs run side by side on a backend.
+func (v *VerifyCmd) jobsOf(backend string) int {
 	switch {
 	case v.Jobs > 0:
 		return v.Jobs
-	case dev.Info().Backend == "sim":
+	case backend == "sim":
 		return 1
 	}
 	return runtime.GOMAXPROCS(0)
