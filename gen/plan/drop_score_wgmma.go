@@ -22,7 +22,7 @@ const dropWgmmaProduct = 64
 // ringTokens, dropTileBytes and ringStateBytes mirror ring.cuh.
 const ringTokens = 64
 
-func dropTileBytes(headDim int) int { return ringTokens / 8 * (16*headDim + 16) }
+func dropTileBytes(headDim int) int { return ringTokens * 2 * headDim }
 
 func ringStateBytes(stages int) int { return 24 * stages }
 

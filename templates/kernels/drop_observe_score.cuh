@@ -158,7 +158,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     for (int b = 0; b < kBlocks64; ++b)
 #pragma unroll
       for (int i = 0; i < kRegisters; i += 2)
-        ptx::reduce_add2(to + (64 * b + 16 * warp + lane / 4 + 8 * Terms::half(i)) * N + Terms::column(i), o[b][i], o[b][i + 1]);
+        ptx::reduce_add2(to + (TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + 8 * Terms::half(i)) * N + Terms::column(i), o[b][i], o[b][i + 1]);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -232,7 +232,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 #pragma unroll
           for (int part = 0; part < kSplits; ++part) {
             const uint32_t word = take_part<T>(rest.x, rest.y);
-            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::offset(row, 64 * b + 2 * lane)) = word;
+            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 64 * b + 2 * lane)) = word;
           }
         }
         const int limit = this->limit_of(row);
@@ -258,7 +258,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       float a = 0.0f;
 #pragma unroll
       for (int part = 0; part < kSplits; ++part)
-        a += to_float(*reinterpret_cast<const T*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::offset(row, d)));
+        a += to_float(*reinterpret_cast<const T*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, d)));
       const float difference = fmaf(a, back, -to_float(value[d]));
       sum = fmaf(difference, difference, sum);
     }

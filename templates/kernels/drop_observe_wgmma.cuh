@@ -40,7 +40,7 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
   static constexpr int N = S::kProduct, kRegisters = N / 2, kColumns = N / 4, kBlocks64 = HEAD_DIM / 64;
   static constexpr float kAbove = 8.0f;  // a logit so far above the reference raises it: weights of either type stay finite
 
-  float o[kBlocks64][kRegisters];  // [dim 64 b + 16 (warp%4) + l/4 + 8 h][row]
+  float o[kBlocks64][kRegisters];  // [dim first_dim(b) + l/4 + 8 h][row]
   float peak[kColumns], sum[kColumns];
 
   // Raises the reference of each row to the largest logit of the tile, where that is larger: the whole group.
@@ -235,7 +235,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     for (int b = 0; b < HEAD_DIM / 64; ++b)
 #pragma unroll
       for (int i = 0; i < S::kProduct / 2; ++i) {
-        const int row = observer.column(i), dim = 64 * b + 16 * warp + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 2 + i % 2;
+        const int row = observer.column(i), dim = TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 2 + i % 2;
         if (parts_used == 1) {
           finish(row, dim, observer.o[b][i], observer.peak[c], observer.sum[c]);
         } else {

@@ -97,7 +97,7 @@ struct WgmmaScorer {
       RowStats s{x.lse[u], 0.0f, -2.0f, limit};
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
-        if (const int dim = 2 * (32 * i + lane); dim < HEAD_DIM) *reinterpret_cast<uint32_t*>(to + Matrix::offset(at, dim)) = x.q[u][i];
+        if (const int dim = 2 * (32 * i + lane); dim < HEAD_DIM) *reinterpret_cast<uint32_t*>(to + Matrix::dim_offset(at, dim)) = x.q[u][i];
       if constexpr (RULE == Rule::kDropKV) split(x.a[u], to + S::kMatrix, at, s);
       if (lane == 0) stats[row] = s;
     }
@@ -130,7 +130,7 @@ struct WgmmaScorer {
 #pragma unroll
       for (int part = 0; part < kSplits; ++part) {
         const uint32_t word = take_part<T>(rest.x, rest.y);
-        *reinterpret_cast<uint32_t*>(to + part * S::kMatrix + Matrix::offset(row, dim)) = word;
+        *reinterpret_cast<uint32_t*>(to + part * S::kMatrix + Matrix::dim_offset(row, dim)) = word;
       }
     }
   }
@@ -154,7 +154,7 @@ struct WgmmaScorer {
   // `write` has a tile's sums.
   template <class Take, class Write>
   __device__ __forceinline__ void one_by_one(int tile, int end, Take take, Write write) const {
-    const int place = threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4);
+    const int place = 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4;
     for (; tile < end; tile += kGroups) {
       TileRowsA<HEAD_DIM> key, value;
       const uint2 live = take(key, true);
@@ -189,7 +189,7 @@ struct WgmmaScorer {
   // loaded again.
   template <class Take, class Write>
   __device__ __forceinline__ void overlapped(int tile, int end, Take take, Write write) const {
-    const int place = threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4);
+    const int place = 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4;
     TileRowsA<HEAD_DIM> key, value;
     uint2 live = take(key, true);
     float s[kRegisters], following[kRegisters], d[kRegisters];
@@ -308,7 +308,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     return live;
   };
   const auto write = [&](int tile, uint2 live, float (&sum)[2]) {
-    write_scores(scores, sum, 1.0f / GROUP, tile * kRingTokens + lane / 4 * kRun + 2 * (warp % 4), scorer.tokens.length, live, keep);
+    write_scores(scores, sum, 1.0f / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, keep);
   };
   if (begin + group >= end) return;
   if constexpr (RULE == Rule::kDropKV && S::kChunks == 1) {

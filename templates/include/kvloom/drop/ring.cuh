@@ -1,8 +1,6 @@
 // A ring of tiles of 64 tokens in shared memory that one thread fills and one warpgroup empties.
 //
-// A tile is eight runs of eight tokens. Rows of a run lie one behind the other as they do in the cache; each run starts four banks after
-// the one before, so that eight rows of a matrix, one from each run, meet every bank once, transposed or not. Row m of products over a
-// tile is token 8 (m % 8) + m / 8.
+// The rows of a tile lie one behind the other, without padding: bytes keep their place in 128-byte lines on their way from the cache.
 //
 // Every warpgroup has its own ring: one that two share lets the faster pass a phase early.
 #pragma once
@@ -15,12 +13,8 @@ namespace kvloom::drop {
 
 constexpr int kRingTokens = 64;
 
-constexpr int kRun = 8;           // tokens of a run
-
 template <int HEAD_DIM>
-constexpr int kRunBytes = kRun * 2 * HEAD_DIM + 16;
-template <int HEAD_DIM>
-constexpr int kRingTileBytes = kRingTokens / kRun * kRunBytes<HEAD_DIM>;
+constexpr int kRingTileBytes = kRingTokens * 2 * HEAD_DIM;
 
 // Barriers and masks of one ring. The mask of a stage has a bit for each of its tokens that exists.
 template <int kStages>
@@ -54,7 +48,6 @@ struct RingWriter {
   static constexpr int kRowBytes = 2 * HEAD_DIM, kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kPages = PAGE < kRingTokens ? kRingTokens / PAGE : 1;    // of a tile
   static constexpr int kPageTokens = PAGE < kRingTokens ? PAGE : kRingTokens;   // of a page in a tile
-  static constexpr int kTogether = kPageTokens < kRun ? kPageTokens : kRun;     // of a run in one page
   const Tokens<PAGE> tokens;
   RingState<kStages>& state;
   uint8_t* tiles;         // [kStages][kTileBytes]
@@ -114,20 +107,17 @@ struct RingWriter {
     at.next();
   }
 
-  // Runs of rows that lie together.
+  // Rows that lie together.
   __device__ __forceinline__ void copy_whole(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
     if (tokens.table && PAGE < kRingTokens) {
 #pragma unroll (kHolds ? kPages : 1)
       for (int i = 0; i < kPages; ++i) {
         const T* const page = rows.base + (kHolds ? block[kHolds ? i : 0] : tokens.table[first / PAGE + i]) * rows.block_stride;
-#pragma unroll
-        for (int r = 0; r < kPageTokens; r += kTogether)
-          bulk_copy(to + offset(i * kPageTokens + r), page + r * HEAD_DIM, kTogether * kRowBytes, full, policy);
+        bulk_copy(to + i * kPageTokens * kRowBytes, page, kPageTokens * kRowBytes, full, policy);
       }
     } else {
       const T* const start = rows.base + block[0] * rows.block_stride + static_cast<int64_t>(tokens.table ? first % PAGE : first) * HEAD_DIM;
-#pragma unroll
-      for (int r = 0; r < kRingTokens; r += kRun) bulk_copy(to + offset(r), start + r * HEAD_DIM, kRun * kRowBytes, full, policy);
+      bulk_copy(to, start, kRingTokens * kRowBytes, full, policy);
     }
   }
 
@@ -139,12 +129,12 @@ struct RingWriter {
         const T* from = rows.base + (kHolds ? block[kHolds ? i : 0] : tokens.table[first / PAGE + i]) * rows.block_stride;
 #pragma unroll 4
         for (int r = 0; r < kPageTokens; ++r, from += rows.token_stride)
-          bulk_copy(to + offset(i * kPageTokens + r), from, kRowBytes, full, policy);
+          bulk_copy(to + (i * kPageTokens + r) * kRowBytes, from, kRowBytes, full, policy);
       }
     } else {
       const T* from = rows.base + block[0] * rows.block_stride + static_cast<int64_t>(tokens.table ? first % PAGE : first) * rows.token_stride;
 #pragma unroll 4
-      for (int r = 0; r < kRingTokens; ++r, from += rows.token_stride) bulk_copy(to + offset(r), from, kRowBytes, full, policy);
+      for (int r = 0; r < kRingTokens; ++r, from += rows.token_stride) bulk_copy(to + r * kRowBytes, from, kRowBytes, full, policy);
     }
   }
 
@@ -152,7 +142,7 @@ struct RingWriter {
   __device__ __forceinline__ void copy_some(const HeadRows<T>& rows, uint8_t* to, uint64_t* full, uint64_t policy) const {
     const T* const spare = rows.row(tokens.place(first + __ffsll(static_cast<long long>(mask)) - 1));
     const auto copy = [&](int token, const T* from) {
-      bulk_copy(to + offset(token), mask >> token & 1 ? from : spare, kRowBytes, full, policy);
+      bulk_copy(to + token * kRowBytes, mask >> token & 1 ? from : spare, kRowBytes, full, policy);
     };
     if (tokens.table && PAGE < kRingTokens) {
 #pragma unroll (kHolds ? kPages : 1)
@@ -173,7 +163,6 @@ struct RingWriter {
       for (int r = 0; r < kRingTokens; ++r) copy(r, start + r * rows.token_stride);
     }
   }
-  __device__ __forceinline__ static constexpr int offset(int token) { return token / kRun * kRunBytes<HEAD_DIM> + token % kRun * kRowBytes; }
 };
 
 }  // namespace kvloom::drop

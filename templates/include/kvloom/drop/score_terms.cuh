@@ -1,6 +1,6 @@
 // The terms of a token's score from products of a warpgroup: logits S and <a, v> D of a tile's tokens and N rows of the window.
 //
-// Lane l of a warp has registers 4 j + 2 h + e of S and D: row 8 j + 2 (l%4) + e of the window, token 8 (l/4) + 2 (warp%4) + h of a tile.
+// Lane l of a warp has registers 4 j + 2 h + e of S and D: row 8 j + 2 (l%4) + e of the window, token 16 (warp%4) + l/4 + 8 h of a tile.
 #pragma once
 
 #include "kvloom/drop/ring.cuh"
@@ -82,7 +82,7 @@ struct ScoreTerms {
         const float weight = __fdividef(p, 1.0f - p + eps);
         term = weight * weight * max_nan(fmaf(row.unscale, d[i], row.norm + v_norm[h]), 0.0f);
       }
-      const bool visible = token + h <= row.limit;
+      const bool visible = token + 8 * h <= row.limit;
       const bool apart = RULE == Rule::kDropKV && visible && p > 0.5f;
       if (apart) dominant |= 1u << i;
       if (visible && !apart) sum[h] += term;
@@ -91,7 +91,7 @@ struct ScoreTerms {
       uint32_t asking;
       while ((asking = __ballot_sync(kFullWarp, dominant != 0)) != 0) {
         const int who = __ffs(asking) - 1, i = __shfl_sync(kFullWarp, __ffs(dominant) - 1, who), h = half(i);
-        const int row = first_row + i / 4 * 8 + who % 4 * 2 + i % 2, at = __shfl_sync(kFullWarp, token, who) + h;
+        const int row = first_row + i / 4 * 8 + who % 4 * 2 + i % 2, at = __shfl_sync(kFullWarp, token, who) + 8 * h;
         const float found = direct.distance(row, at), least = output_epsilon<A>() * output_epsilon<A>() * stats[row].norm;
         float x = direct.logit(row, at);
         x = x > 0.0f ? 0.0f : x;
@@ -112,12 +112,12 @@ struct ScoreTerms {
 __device__ __forceinline__ void write_scores(float* scores, float (&sum)[2], float unit, int token, int length, uint2 live, uint64_t policy) {
   sum[0] = quad_sum(sum[0]);
   sum[1] = quad_sum(sum[1]);
-  const int r = threadIdx.x % 4;
-  if (r > 1 || token + r >= length) return;
-  const int bit = token % kRingTokens + r;
+  const int r = threadIdx.x % 4, mine = token + 8 * r;
+  if (r > 1 || mine >= length) return;
+  const int bit = mine % kRingTokens;
   const bool exists = (bit < 32 ? live.x : live.y) >> bit % 32 & 1;
   const float score = exists ? (r ? sum[1] : sum[0]) * unit : __int_as_float(0x7fffffff);
-  asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(scores + token + r), "f"(score), "l"(policy) : "memory");
+  asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(scores + mine), "f"(score), "l"(policy) : "memory");
 }
 
 }  // namespace kvloom::drop

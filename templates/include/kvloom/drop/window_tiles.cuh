@@ -36,7 +36,7 @@ struct WindowTiles {
         scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E) {}
 
   __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
-  __device__ __forceinline__ int place() const { return threadIdx.x % 32 / 4 * kRun + 2 * (threadIdx.x / 32 % 4); }
+  __device__ __forceinline__ int place() const { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
   __device__ __forceinline__ const T* query(int row) const {
     return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
            row % WINDOW * args.q_row_stride;
@@ -71,7 +71,10 @@ struct WindowTiles {
 #pragma unroll
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
-      if (row < N) *reinterpret_cast<uint4*>(shared + S::kQueryOffset + Matrix::offset(row, i % (HEAD_DIM / 8) * 8)) = q.x[u];
+      if (row >= N) continue;
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = (&q.x[u].x)[w];
     }
   }
 
@@ -89,7 +92,7 @@ struct WindowTiles {
     const int bit = place();
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) {
-      const int mine = bit + i / 2 % 2, row = column(i);
+      const int mine = bit + i / 2 % 2 * 8, row = column(i);
       const bool exists = (mine < 32 ? live.x : live.y) >> mine % 32 & 1;
       if (!exists || (row < S::kRows && tile * kRingTokens + mine > tokens.length - WINDOW + row % WINDOW)) s[i] = minus_infinity();
     }
@@ -101,7 +104,7 @@ struct WindowTiles {
   // Puts a tile's weights into shared memory as an operand [row][token], in two 16-bit parts, so that outputs have more digits than T.
   __device__ __forceinline__ void store_weights(float (&x)[kRegisters], uint32_t weights) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int k = 8 * (2 * warp + lane / 8 % 2);  // matrices: tokens of even, then odd place, of 8 rows, then of the next 8
+    const int k = 8 * (2 * warp + lane / 8 % 2);  // matrices: the first, then the second 8 of the warp's tokens, of 8 rows, then of the next 8
 #pragma unroll
     for (int j = 0; j < kRegisters / 4; j += 2) {
 #pragma unroll
@@ -123,24 +126,21 @@ struct WindowTiles {
     }
   }
 
-  // Adds a tile's weights times its values to o, of dims 64 b and on: takes the tile of values; x is used up. The group's warps must be
+  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The group's warps must be
   // done with the weights of the tile before.
   template <int kBlocks64>
   __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights) {
     store_weights(x, weights);
     wgmma::proxy_fence();
     ptx::named_barrier(2 + group, 128);
-    TileColumnsA<HEAD_DIM> value[kBlocks64];
-    take([&](uint32_t from) {
-#pragma unroll
-      for (int b = 0; b < kBlocks64; ++b) value[b].load(from, 64 * b);
-    });
+    TileColumnsA<HEAD_DIM> value;
+    take([&](uint32_t from) { value.load(from); });
     wgmma::fence();
 #pragma unroll
     for (int part = 0; part < 2; ++part)
 #pragma unroll
       for (int b = 0; b < kBlocks64; ++b)
-        Weights::template multiply<T>(o[b], value[b].a, Weights::descriptor(weights + part * S::kWeights), true);
+        Weights::template multiply<T>(o[b], value.a[b], Weights::descriptor(weights + part * S::kWeights), true);
     wgmma::commit();
     wgmma::wait<0>();
   }

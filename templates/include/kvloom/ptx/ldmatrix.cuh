@@ -9,6 +9,18 @@ struct Matrices4 {
   uint32_t m[4];
 };
 
+// 16 or 8 bytes of shared memory, in order with ldmatrix and with barriers.
+__device__ __forceinline__ uint4 load_shared16(uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ uint2 load_shared8(uint32_t from) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+  return x;
+}
+
 // Four matrices; lane l gives the shared address of row l % 8 of matrix l / 8, 16 bytes each.
 __device__ __forceinline__ Matrices4 ldmatrix4(uint32_t row) {
   Matrices4 f;
