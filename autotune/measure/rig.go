@@ -41,7 +41,7 @@ type Rig struct {
 	poolV                    int64
 	summaries                ring
 	wide, wideCounts         ring // candidates of a rerank
-	scores                   ring
+	scores, masses           ring // masses: none where scores are of several requests
 	pages, counts            ring
 	built                    ring
 	drop                     dropRig
@@ -279,7 +279,50 @@ func (r *Rig) needScores() error {
 	if r.scores, err = r.newRing(each, r.sets(each)); err != nil {
 		return err
 	}
-	return r.fill(r.scores.base, r.scores.each*int64(r.scores.n), bytesOf(pattern))
+	if err := r.fill(r.scores.base, r.scores.each*int64(r.scores.n), bytesOf(pattern)); err != nil {
+		return err
+	}
+	return r.needMasses(pattern)
+}
+
+// needMasses makes the masses of scores that are a repeated pattern, where page_score would leave them: in one part, for what they hold
+// costs page_select nothing.
+func (r *Rig) needMasses(pattern []float32) error {
+	p := r.Problem
+	if p.Batch != 1 || !plan.LeavesMasses(r.Spec) {
+		return nil
+	}
+	upTo := make([]float64, len(pattern)+1)
+	for i, s := range pattern {
+		upTo[i+1] = upTo[i] + math.Exp(float64(s))
+	}
+	before := func(at int64) float64 {
+		n := int64(len(pattern))
+		return float64(at/n)*upTo[n] + upTo[at%n]
+	}
+	var err error
+	if r.masses, err = r.newRing(kernel.MassesBytes(int(p.QHeads)), r.scores.n); err != nil {
+		return err
+	}
+	all := make([]float32, r.masses.each/4)
+	for set := range r.masses.n {
+		for head := range p.QHeads {
+			from := int64(set)*r.scores.each/4 + head*p.MaxPages
+			all[(head*kernel.MassParts+1)*2+1] = float32(before(from+p.MaxPages) - before(from))
+		}
+		if err := r.Dev.Write(r.masses.at(set), bytesOf(all)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// massesAt is set i of the masses, 0 where there are none.
+func (r *Rig) massesAt(i int) device.Ptr {
+	if r.masses.n == 0 {
+		return 0
+	}
+	return r.masses.at(i)
 }
 
 // touchedBytes is what attention over page lists reads of the pool.

@@ -60,7 +60,7 @@ func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*S
 		sets = r.pool.n
 	}
 	return &Step{Sets: sets, launch: func(i int) error {
-		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Workspace: ws,
+		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Masses: r.massesAt(i), Workspace: ws,
 			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
@@ -85,7 +85,7 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 		pages, counts = &r.wide, &r.wideCounts
 	}
 	return &Step{Sets: r.scores.n, launch: func(i int) error {
-		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
+		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), Masses: r.massesAt(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),

@@ -101,6 +101,7 @@ type chainRun struct {
 	records                                    *SummaryBuffer
 	scoreRows, listRows, outRows               Rows
 	built, scores, pages, counts, output, lses *Buffer
+	masses                                     *Buffer
 	workspaces                                 [4]*Buffer
 	rerank                                     *chainRerank // nil: none
 }
@@ -129,6 +130,7 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 	}{
 		{&r.built, "built_lens", 4 * batch},
 		{&r.scores, "scores", 4 * r.scoreRows.Elements()},
+		{&r.masses, "masses", kernel.MassesBytes(p.Q.Heads)},
 		{&r.pages, "pages", 4 * r.listRows.Elements()},
 		{&r.counts, "counts", 4 * batch * int64(p.Lists())},
 		{&r.output, "out", 2 * r.outRows.Elements()},
@@ -153,7 +155,7 @@ func (r *chainRun) enqueue(s device.Stream) error {
 		Enqueue(r.kernels[0], s, r.launch, &kernel.PageSummaryArgs{Cache: cache, Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(),
 			Workspace: r.workspaces[0].Ptr(), SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
 		Enqueue(r.kernels[1], s, r.launch, &kernel.PageScoreArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(),
-			Scores: r.scores.Ptr(), Workspace: r.workspaces[1].Ptr(), QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
+			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}),
@@ -169,7 +171,7 @@ func (r *chainRun) enqueue(s device.Stream) error {
 
 // selectArgs choose the lists, or what is proposed to the rerank.
 func (r *chainRun) selectArgs() *kernel.PageSelectArgs {
-	a := &kernel.PageSelectArgs{Scores: r.scores.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: r.pages.Ptr(),
+	a := &kernel.PageSelectArgs{Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: r.pages.Ptr(),
 		Counts: r.counts.Ptr(), Workspace: r.workspaces[2].Ptr(),
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
@@ -188,7 +190,7 @@ func (r *chainRun) all() error {
 
 func (r *chainRun) once(graph *Replay, at int) error {
 	r.SetLaunch(at)
-	err := errors.Join(r.WriteLens(), r.scores.Poison(), r.pages.Poison(), r.counts.Poison(), r.output.Poison(), r.lses.Poison())
+	err := errors.Join(r.WriteLens(), r.scores.Poison(), r.masses.Poison(), r.pages.Poison(), r.counts.Poison(), r.output.Poison(), r.lses.Poison())
 	if err == nil {
 		err = graph.Run()
 	}

@@ -90,6 +90,7 @@ type scoreRun struct {
 	summaries reference.Summaries
 	rows      Rows // of scores [batch, q head, page]
 	out       *Buffer
+	masses    *Buffer
 	args      kernel.PageScoreArgs
 }
 
@@ -119,8 +120,11 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 	if r.out, err = a.Alloc("scores", 4*r.rows.Elements()); err != nil {
 		return nil, err
 	}
+	if r.masses, err = a.Alloc("masses", kernel.MassesBytes(p.Q.Heads)); err != nil {
+		return nil, err
+	}
 	r.args = kernel.PageScoreArgs{
-		Cache: d.Args(), Q: d.Q.Ptr(), Summaries: records.Ptr(), Scores: r.out.Ptr(),
+		Cache: d.Args(), Q: d.Q.Ptr(), Summaries: records.Ptr(), Scores: r.out.Ptr(), Masses: r.masses.Ptr(),
 		QBatchStride: d.QRows.BatchStride, QHeadStride: d.QRows.RowStride,
 		SummaryBlockStride: records.BlockStride, SummaryHeadStride: records.HeadStride,
 		ScoreBatchStride: r.rows.BatchStride, ScoreHeadStride: r.rows.RowStride,
@@ -138,7 +142,7 @@ func (r *scoreRun) all(t *Tally) error {
 	}
 	for i := range r.Case.Launches() {
 		r.SetLaunch(i)
-		err = errors.Join(r.WriteLens(), r.out.Poison())
+		err = errors.Join(r.WriteLens(), r.out.Poison(), r.masses.Poison())
 		if err == nil {
 			err = graph.Run()
 		}
@@ -162,6 +166,9 @@ func (r *scoreRun) compare(t *Tally, at int) error {
 		return fmt.Errorf("launch %d: %w", at, err)
 	}
 	scores := Float32s(data)
+	if err := r.checkMasses(at, scores, r.mustLeaveMasses()); err != nil {
+		return err
+	}
 	want := r.Cache.Score(r.summaries, r.Problem.Q, r.Logits)
 	for b, heads := range want.Score {
 		for h, row := range heads {
@@ -179,6 +186,12 @@ func (r *scoreRun) compare(t *Tally, at int) error {
 		t.Passed(1) // that nothing was written
 	}
 	return nil
+}
+
+// mustLeaveMasses reports whether the kernel is one that leaves masses, and no page of the case makes it score in another way.
+func (r *scoreRun) mustLeaveMasses() bool {
+	c := r.kernel.Candidate
+	return c.Kernel == "kvloom::page_score_imma" && c.Param("heads") >= r.Cache.KVHeads && r.Case.Data != Wide && r.Case.Data != Extreme && r.Case.Data != Degenerate
 }
 
 // live is the pages of all requests at this launch.

@@ -57,7 +57,8 @@ type selectRun struct {
 	kernel                   *Kernel
 	arena                    *Arena
 	lens, pages, counts, wsp *Buffer
-	rows                     Rows // of pages [batch, list, slots]
+	masses                   *Buffer // of a batch of one, for a second graph; else nil
+	rows                     Rows    // of pages [batch, list, slots]
 	launch                   launch.Problem
 	args                     kernel.PageSelectArgs
 }
@@ -88,6 +89,11 @@ func newSelectRun(e *Env, k *Kernel, p *ScoreProblem, a *Arena) (*selectRun, err
 	if r.wsp, err = k.Workspace(r.launch); err != nil {
 		return nil, err
 	}
+	if batch == 1 {
+		if r.masses, err = a.Alloc("masses", kernel.MassesBytes(p.QHeads)); err != nil {
+			return nil, err
+		}
+	}
 	r.args = kernel.PageSelectArgs{
 		Scores: scores.Ptr(), SeqLens: r.lens.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(), Workspace: r.wsp.Ptr(),
 		ScoreBatchStride: p.Rows.BatchStride, ScoreHeadStride: p.Rows.RowStride,
@@ -98,8 +104,20 @@ func newSelectRun(e *Env, k *Kernel, p *ScoreProblem, a *Arena) (*selectRun, err
 	return r, nil
 }
 
-// all captures the launch once and replays it, twice at every length of the case.
+// all runs the case without masses beside the scores, and with them where they are of one request.
 func (r *selectRun) all(t *Tally) error {
+	err := r.replays(t)
+	if err == nil && r.masses != nil {
+		r.args.Masses = r.masses.Ptr()
+		if err = r.replays(t); err != nil {
+			err = fmt.Errorf("with masses: %w", err)
+		}
+	}
+	return err
+}
+
+// replays captures the launch once and replays it, twice at every length of the case.
+func (r *selectRun) replays(t *Tally) error {
 	graph, err := r.env.Capture(func(s device.Stream) error { return Enqueue(r.kernel, s, r.launch, &r.args) })
 	if err != nil {
 		return err
@@ -115,6 +133,11 @@ func (r *selectRun) all(t *Tally) error {
 func (r *selectRun) once(t *Tally, graph *Replay, at int, live []int) error {
 	if err := errors.Join(r.lens.Write(BytesOfInt32(r.SeqLens(live))), r.lens.Freeze()); err != nil {
 		return err
+	}
+	if r.args.Masses != 0 {
+		if err := errors.Join(r.masses.Write(BytesOfFloat32(r.massesOf(live[0]))), r.masses.Freeze()); err != nil {
+			return err
+		}
 	}
 	var first [2][]byte
 	for try := range 2 {

@@ -44,6 +44,7 @@ type PageScoreArgs struct {
 	Q                  device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3
 	Summaries          device.Ptr // records [block, kv head]
 	Scores             device.Ptr // f32 [batch, q head, page], natural log
+	Masses             device.Ptr // f32 [q head, MassParts, 2] of a batch of one, for page_select; or 0
 	Workspace          device.Ptr
 	QBatchStride       int64 // elements
 	QHeadStride        int64
@@ -55,9 +56,16 @@ type PageScoreArgs struct {
 	LogitSoftcap       float32 // 0 where the kernel has none
 }
 
+// MassParts is how many parts the mass of a query head's scores comes in, beside which page_select need not sum a row itself.
+const MassParts = 288
+
+// MassesBytes is the memory of the masses of a batch of one.
+func MassesBytes(queryHeads int) int64 { return int64(queryHeads) * MassParts * 8 }
+
 // PageSelectArgs combines the group's scores and picks min(Slots, pages) pages a list, ascending, -1 after.
 type PageSelectArgs struct {
 	Scores           device.Ptr // f32 [batch, q head, page]
+	Masses           device.Ptr // as page_score left them beside these scores; or 0
 	SeqLens          device.Ptr // int32 [batch]
 	Pages            device.Ptr // int32 [batch, list, slots]; a list is a kv head, or a query head for per_head
 	Counts           device.Ptr // int32 [batch, list], dense

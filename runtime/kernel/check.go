@@ -10,6 +10,9 @@ import (
 // vectorBytes is the width of the loads of keys, values, queries and summaries.
 const vectorBytes = 16
 
+// massBytes is the size of one part of a mass.
+const massBytes = 8
+
 // elementBytes of bf16 and fp16.
 const elementBytes = 2
 
@@ -166,6 +169,7 @@ func (s *Set) CheckPageScore(a *PageScoreArgs) error {
 	c.ptr("scores", a.Scores, 4)
 	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.Cache.MaxPages), 1, int(a.Cache.Batch))
 	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.Cache.MaxPages), 1, int(a.Cache.KVHeads)*m.Group())
+	c.optional("masses", a.Masses, massBytes)
 	c.optional("workspace", a.Workspace, vectorBytes)
 	c.logits(m, a.SoftmaxScale, a.LogitSoftcap)
 	return c.result()
@@ -188,6 +192,7 @@ func (s *Set) CheckPageSelect(a *PageSelectArgs) error {
 	c.ptr("seq_lens", a.SeqLens, 4)
 	c.ptr("pages", a.Pages, 4)
 	c.ptr("counts", a.Counts, 4)
+	c.optional("masses", a.Masses, massBytes)
 	c.optional("workspace", a.Workspace, vectorBytes)
 	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.MaxPages), 1, int(a.Batch))
 	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.MaxPages), 1, int(a.KVHeads)*m.Group())

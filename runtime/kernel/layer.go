@@ -11,7 +11,8 @@ import (
 const Layer = "layer"
 
 // LayerArgs are the arguments of one layer's step: the scores that Score writes are those that Select reads, and the lists that Select
-// writes are those that Attend reads.
+// writes are those that Attend reads. With Masses of MassesBytes beside the scores, the same in Score and Select, selection of a batch of
+// one is sooner.
 type LayerArgs struct {
 	Score  PageScoreArgs
 	Select PageSelectArgs
@@ -75,6 +76,9 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 	x, y, z := &a.Score, &a.Select, &a.Attend
 	if y.Scores != x.Scores || y.ScoreBatchStride != x.ScoreBatchStride || y.ScoreHeadStride != x.ScoreHeadStride {
 		c.fail("select.scores", "and their strides must be those that score writes")
+	}
+	if y.Masses != 0 && y.Masses != x.Masses {
+		c.fail("select.masses", "must be those that score writes, or 0")
 	}
 	if y.SeqLens != x.Cache.SeqLens || z.Cache.SeqLens != x.Cache.SeqLens {
 		c.fail("seq_lens", "must be the same for score, select and attend")

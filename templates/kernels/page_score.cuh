@@ -15,6 +15,7 @@
 #include "kvloom/quant/e4m3.cuh"
 #include "kvloom/quant/f16_codes.cuh"
 #include "kvloom/record.cuh"
+#include "kvloom/reduce/masses.cuh"
 #include "kvloom/sched/tile_tasks.cuh"
 
 namespace kvloom {

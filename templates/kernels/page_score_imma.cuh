@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/page_score_imma_columns.cuh"
+#include "kernels/page_score_imma_masses.cuh"
 #include "kernels/page_score_imma_rows.cuh"
 
 namespace kvloom {
@@ -121,7 +122,7 @@ __device__ __forceinline__ void write_run(const float* slot, float* to, int64_t 
 
 // A warp that scores tiles, or the half of tiles, of one kv head of each chunk.
 template <class S, class Query>
-__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, int warp) {
+__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaMasses<S, Query>& masses, int warp) {
   using R = typename S::Rec;
   const int lane = threadIdx.x % 32;
   const int unit = warp / S::kSplit % S::kUnits, from = warp % S::kSplit * S::kWarpPages;
@@ -180,10 +181,13 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
 #pragma unroll
       for (int i = 0; i < Query::kValues; i++)
         if ((mapped >> Query::page(i) & 1) == 0) score[i] = minus_infinity();
-      if (__all_sync(0xffffffffu, near))
+      if (__all_sync(0xffffffffu, near)) {
         store_scores<S, Query>(score, to + Query::head(0) * stride + Query::page(0), stride, heads, live, pairs);
-      else
+        masses.add(score, mapped);
+      } else {
         score_by_lanes<S>(args, records, t.request, kv_head, pass, to, stride, mapped, live);
+        masses.spoil();
+      }
     }
     if constexpr (S::kRun > 1) {
       const int pages = static_cast<int>(t.pages >> 12 & 63u), slot = static_cast<int>(t.pages >> 18);
@@ -231,17 +235,20 @@ __device__ __forceinline__ void prefetch_queries(const PageScoreArgs& args) {
 
 // The warp that sums the pages that are still filling, from their keys: (request, kv head) pairs dealt out to the blocks.
 template <class G>
-__device__ __forceinline__ void imma_tails(const PageScoreArgs& args) {
+__device__ __forceinline__ void imma_tails(const PageScoreArgs& args, bool leaves) {
   const KvCache& cache = args.cache;
   if (cache.batch > 1) prefetch_queries<G>(args);
+  if (leaves) write_other_masses<G>(args);
   const uint32_t pairs = static_cast<uint32_t>(cache.batch) * cache.kv_heads;
   for (uint32_t pair = blockIdx.x; pair < pairs; pair += gridDim.x) {
     const int request = static_cast<int>(pair / cache.kv_heads), kv_head = static_cast<int>(pair % cache.kv_heads);
     const int length = __ldg(cache.seq_lens + request);
     const int page = length > 0 ? length / G::kPage : 0, tokens = length > 0 ? length % G::kPage : 0;
-    if (tokens == 0 || page >= cache.max_pages) continue;
+    const bool filling = tokens > 0 && page < cache.max_pages;
+    if (filling)
 #pragma unroll 1
-    for (int pass = 0; pass < G::kPasses; pass++) score_tail<G>(args, request, kv_head, pass, page, tokens);
+      for (int pass = 0; pass < G::kPasses; pass++) score_tail<G>(args, request, kv_head, pass, page, tokens);
+    if (leaves) write_tail_mass<G>(args, kv_head, filling ? page : -1);
   }
 }
 
@@ -258,6 +265,8 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   __shared__ uint32_t arrived[kCounters];
   __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], written[kWritten];
   const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + STAGES * S::kStageBytes), entries, arrived, full, empty, written};
+  __shared__ float2 parts[CONSUMERS == S::kUnits ? 1 : CONSUMERS][S::kPassHeads];
+  const bool leaves = leaves_masses<S>(args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
@@ -275,10 +284,15 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   __syncthreads();
   if (produces)
     imma_produce<S>(args, ring, dealer, vectors[warp - CONSUMERS], warp - CONSUMERS);
-  else if (warp < CONSUMERS)
-    imma_consume<S, typename ImmaArrangement<GROUP <= 4, S>::Query>(args, ring, warp);
-  else
-    imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args);
+  else if (warp < CONSUMERS) {
+    using Query = typename ImmaArrangement<GROUP <= 4, S>::Query;
+    ImmaMasses<S, Query> masses;
+    imma_consume<S, Query>(args, ring, masses, warp);
+    if (leaves) write_masses<S>(args, masses, parts, warp);
+  } else {
+    if (!leaves && blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * GROUP, threadIdx.x % 32, 32);
+    imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args, leaves);
+  }
 }
 
 }  // namespace kvloom

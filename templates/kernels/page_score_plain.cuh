@@ -107,6 +107,7 @@ __device__ __forceinline__ void score_plain(const PageScoreArgs& args) {
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
+  if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
   if (share.idle()) return;
   TileTasks<S::kPage, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
   TileTask now, then;

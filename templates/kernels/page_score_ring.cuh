@@ -105,6 +105,7 @@ __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& arg
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
+  if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
   if (share.idle()) return;
   prefetch_first<S>(args, share.first, units);
   uint8_t* ring = ring_memory + warp * (STAGES * Tile::kBytes);

@@ -39,6 +39,7 @@ struct PageScoreArgs {
   const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
   const uint8_t* summaries;      // [block, kv head]
   float* scores;                 // [batch, q head, page], natural log
+  float* masses;                 // [q head, kMassParts, 2] of a batch of one, for page_select (reduce/masses.cuh); or null
   uint32_t* workspace;
   int64_t q_batch_stride, q_head_stride;              // elements
   int64_t summary_block_stride, summary_head_stride;  // bytes
@@ -49,6 +50,7 @@ struct PageScoreArgs {
 // page_select: combines the group's scores and picks exactly min(slots, pages) pages a list, ascending, -1 after.
 struct PageSelectArgs {
   const float* scores;           // [batch, q head, page]
+  const float* masses;           // as page_score left them beside these scores; or null
   const int32_t* seq_lens;       // [batch]
   int32_t* pages;                // [batch, list, slots]; a list is a kv head, or a query head for per_head
   int32_t* counts;               // [batch, list], dense

@@ -1,0 +1,155 @@
+// page_select for share_average on a cluster of blocks a list, where page_score has left masses: a share is then one exponential and one
+// product, so that a score is read once and forgotten, in rows of any length that shared memory holds the values of.
+#pragma once
+
+#include "kernels/page_select_cut.cuh"
+#include "kvloom/reduce/masses.cuh"
+
+namespace kvloom {
+
+namespace select {
+
+__device__ __forceinline__ float2 load_part(const float2* p, bool live) {
+  float2 v;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}\n"
+               : "=f"(v.x), "=f"(v.y)
+               : "l"(p), "r"(static_cast<int>(live))
+               : "memory");
+  return v;
+}
+
+// The parts of one row, a warp's. sum() is {-shift, 2^-26 / sum of 2^(s log2(e) - shift)}, NaN where the row has no masses or they tell
+// too little.
+struct RowParts {
+  static constexpr int kLoads = reduce::kMassParts / 32;
+  static_assert(reduce::kMassParts % 32 == 0, "a lane has as many parts as another");
+  float2 part[kLoads];
+
+  __device__ __forceinline__ void load(const float2* row, bool live) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32, live);
+  }
+  __device__ __forceinline__ float2 sum() const {
+    float top = -reduce::kInfinity, all = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (part[i].y != 0.0f) top = fmaxf(top, part[i].x);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(reduce::kFullWarp, top, step));
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (part[i].y != 0.0f) all = fmaf(part[i].y, exp2_approx(part[i].x - top), all);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(reduce::kFullWarp, all, step);
+    const bool tells = all >= 0.5f && all <= kLargestMass;
+    return make_float2(-top, tells ? kShareUnit * rcp_approx(all) : __int_as_float(0x7fffffff));
+  }
+};
+
+}  // namespace select
+
+// Selection from page_score's masses: true where it has chosen, which it cannot without masses.
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, class Out>
+__device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, Out out) {
+  using namespace select;
+  if (args.masses == nullptr || args.batch != 1) return false;
+  constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;
+  constexpr int kWarps = kThreads / 32;
+  constexpr int kRowsOfWarp = (HEADS + kWarps - 1) / kWarps;
+  constexpr int kAtOnce = max_of(min_of(16 / HEADS, 4), 1);  // pages of a thread whose scores are on their way together
+  using Memory = ClusterShared<padded(HEADS), kThreads, kCluster, kPages>;
+  __shared__ __align__(8) uint64_t barriers[3];
+  __shared__ float2 heads[HEADS];
+  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords]: Memory and the values
+  Memory& sm = *reinterpret_cast<Memory*>(buffer);
+  float* const values = reinterpret_cast<float*>(buffer + (sizeof(Memory) + 15) / 16 * 4) + threadIdx.x;  // [kRows, kThreads]
+  constexpr int kRoom = (kBufferWords - static_cast<int>(sizeof(Memory) + 15) / 16 * 4) / kThreads;
+  constexpr int kRows = min_of(kRoom, kPages + kMostExtra / kThreads);
+
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  Part part{static_cast<int>(ptx::cluster_rank<kCluster>()), 0, 0, 0, 0, 0, 0, &barriers[0], &barriers[1], &barriers[2]};
+  if (tid == 0) prepare_choice<kCluster>(sm, part);
+  ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
+  if (tid < kShareBins) sm.histogram[tid] = 0;
+
+  const int64_t list = blockIdx.x / kCluster;
+  const float* const scores = args.scores + list * HEADS * args.score_head_stride;
+  const float2* const masses = reinterpret_cast<const float2*>(args.masses) + list * HEADS * reduce::kMassParts;
+  const auto pages_of = [&](int length) {
+    return min(static_cast<int>((static_cast<int64_t>(max(length, 0)) + PAGE - 1) / PAGE), args.max_pages);
+  };
+  // As in select_by_sums: slices of the longest row that the launch may meet, so that loads need not wait for this row's length.
+  int longest = args.max_pages;
+  if (longest > kCluster * kThreads * kRows) longest = pages_of(load_length(args.seq_lens));
+  const int width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
+  const int begin = part.rank * width, limit = min(begin + width, longest);
+  const int length = load_length(args.seq_lens);
+  if constexpr (kDependent) ptx::wait_for_dependencies();  // the scores; lengths stand since before the layer's first launch
+  RowParts rows[kRowsOfWarp];
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    const int h = warp + i * kWarps;
+    rows[i].load(masses + min(h, HEADS - 1) * reduce::kMassParts, h < HEADS);
+  }
+  float now[kAtOnce][HEADS], next[kAtOnce][HEADS];
+  const auto load = [&](float (&into)[kAtOnce][HEADS], int turn) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int page = begin + (turn + i) * kThreads + tid;
+      const float* from = scores + page;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) into[i][h] = load_score(from, page < limit);
+    }
+  };
+  load(now, 0);
+  ptx::cluster_wait<kCluster>();
+  const int pages = pages_of(length);
+  part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
+  part.need = args.slots - (part.sinks + pages - part.recent);
+  part.begin = begin, part.end = min(limit, pages);
+  part.turns = (part.end - begin + kThreads - 1) / kThreads;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    const int h = warp + i * kWarps;
+    if (h < HEADS) {
+      const float2 head = rows[i].sum();
+      if (lane == 0) heads[h] = head;
+    }
+  }
+  __syncthreads();
+  float shift[HEADS], unit[HEADS];
+  bool fits = pages > args.slots && part.need > 0 && width <= kThreads * kRows && part.recent - part.sinks < 65536;
+#pragma unroll
+  for (int h = 0; h < HEADS; ++h) {
+    const float2 head = heads[h];
+    shift[h] = head.x, unit[h] = head.y;
+    fits = fits && head.y == head.y;
+  }
+  if (fits) {
+#pragma unroll 1
+    for (int turn = 0; turn < part.turns; turn += kAtOnce) {
+      load(next, turn + kAtOnce);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (turn + i >= part.turns) break;
+        const int page = begin + (turn + i) * kThreads + tid;
+        const bool competes = page >= part.sinks && page < min(part.end, part.recent);
+        float value = 0.0f;
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(now[i][h], kLog2E, shift[h])), unit[h]);
+        if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(value)], 1u);
+        values[(turn + i) * kThreads] = competes ? value : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) now[i][h] = next[i][h];
+    }
+    const float none[1] = {0.0f};
+    if (choose<HEADS, kThreads, kCluster, 0, true, kCalls>(sm, part, none, values, out)) return true;
+  }
+  __syncthreads();  // another form takes the buffer over
+  return false;
+}
+
+}  // namespace kvloom
