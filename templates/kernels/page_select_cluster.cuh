@@ -226,7 +226,9 @@ __device__ __forceinline__ bool page_select_in_cluster(const PageSelectArgs& arg
   using namespace select;
   static_assert(COMBINE == Combine::kShareAverage, "the other rules are the radix kernel's");
   constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;  // where a call saves nothing in local memory
-  bool chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages>(args, out);
+  bool chosen = false;
+  if constexpr (kThreads <= 512)  // 64 registers a thread hold neither form beside the other
+    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages>(args, out);
   if (!chosen) {
     if constexpr (kCalls) {
       if (args.max_pages > kCluster * kThreads * kPages)
