@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -10,11 +11,11 @@ import (
 // dropPoolKinds maps the spec's pools to the C++ enumerators.
 var dropPoolKinds = map[string]string{"max": "kMax", "avg": "kAverage", "none": "kNone"}
 
-// dropPoolShapes are threads, and tokens of a thread.
+// dropPoolShapes are threads, and groups of four tokens of a thread.
 var dropPoolShapes = []struct {
 	form          Form
 	threads, each int
-}{{Hopper, 256, 8}, {Hopper, 256, 4}, {Portable, 256, 4}, {Portable, 256, 2}}
+}{{Hopper, 256, 2}, {Hopper, 256, 1}, {Hopper, 128, 1}, {Portable, 256, 1}, {Portable, 256, 2}}
 
 func planDropPool(s *specs.Spec, t Target) FamilyPlan {
 	k := s.DropKV
@@ -42,7 +43,7 @@ func planDropPool(s *specs.Spec, t Target) FamilyPlan {
 			Header: "kernels/drop_pool.cuh", Kernel: "kvloom::drop_pool", Entry: string(DropPool),
 			Geometry: launch.Geometry{
 				Grid: [3]launch.Extent{
-					{Of: []launch.Quantity{launch.MaxPages}, Times: int64(s.Cache.PageSize), Per: int64(shape.threads * shape.each), AtMost: 4096},
+					{Of: []launch.Quantity{launch.MaxPages}, Times: int64(s.Cache.PageSize), Per: int64(4 * shape.threads * shape.each), AtMost: 4096},
 					launch.Each(launch.KVHeads), launch.Each(launch.Batch),
 				},
 				Block: shape.threads, Cluster: 1, Dependent: dependent,
@@ -53,10 +54,31 @@ func planDropPool(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
-// dropSelectShapes, the default of each form first.
-var dropSelectShapes = []selectShape{
-	{Hopper, 1024, 8}, {Hopper, 512, 8}, {Hopper, 1024, 4}, {Hopper, 1024, 1},
-	{Portable, 1024, 1}, {Portable, 512, 1},
+// dropSelectShape is one choice of the tuner: bins is how many parts a round of selection cuts the keys that compete into.
+type dropSelectShape struct {
+	form                   Form
+	threads, cluster, bins int
+}
+
+// dropSelectShapes, the default of each form first. Eight blocks hold a head of 128K tokens in shared memory.
+var dropSelectShapes = []dropSelectShape{
+	{Hopper, 512, 8, 512}, {Hopper, 512, 8, 256}, {Hopper, 1024, 8, 512}, {Hopper, 512, 4, 512}, {Hopper, 512, 1, 512}, {Hopper, 256, 1, 256},
+	{Portable, 512, 1, 512}, {Portable, 1024, 1, 512},
+}
+
+// dropSelectBufferWords are the keys that a block keeps, 4 bytes each.
+const dropSelectBufferWords = 16384
+
+// dropSelectShared is the dynamic shared memory of a block, as drop::SelectShared and its keys take it: bins of every round, of the block and
+// in a cluster of all blocks, and some hundred words beside them.
+func dropSelectShared(shape dropSelectShape) int {
+	rounds, histograms := (32+bits.Len(uint(shape.bins-1))-1)/bits.Len(uint(shape.bins-1)), 1
+	if shape.cluster > 1 {
+		histograms += shape.cluster
+	}
+	warps := shape.threads / 32
+	beside := 8*(rounds+1) + 16*rounds + 8*shape.cluster + 8*warps + 8*shape.bins/32 + 20 + 4*(4*warps+1)
+	return 4*dropSelectBufferWords + (4*rounds*histograms*shape.bins+beside+63)/16*16
 }
 
 func planDropSelect(s *specs.Spec, t Target) FamilyPlan {
@@ -68,27 +90,32 @@ func planDropSelect(s *specs.Spec, t Target) FamilyPlan {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
-		p.Candidates = append(p.Candidates, dropSelectCandidate(t, shape))
+		p.Candidates = append(p.Candidates, dropSelectCandidate(t, shape, specs.Pool{Kind: "none", Width: 1}))
 	}
 	return p
 }
 
-func dropSelectCandidate(t Target, shape selectShape) Candidate {
+// dropSelectCandidate pools values on the way.
+func dropSelectCandidate(t Target, shape dropSelectShape, pool specs.Pool) Candidate {
 	dependent := shape.form == Hopper
 	return Candidate{
 		Family: DropSelect, Form: shape.form, Arch: dropArch(shape.form, t),
 		Key:    "tokens",
-		Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}},
+		Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}, {"bins", shape.bins}},
 		Constants: []Constant{
+			{"BINS", fmt.Sprint(shape.bins)},
+			{"KIND", "kvloom::drop::Pool::" + dropPoolKinds[pool.Kind]},
+			{"WIDTH", fmt.Sprint(pool.Width)},
 			{"kThreads", fmt.Sprint(shape.threads)},
 			{"kCluster", fmt.Sprint(shape.cluster)},
-			{"kBufferWords", fmt.Sprint(selectBufferWords)},
+			{"kBufferWords", fmt.Sprint(dropSelectBufferWords)},
+			{"kSharedBytes", fmt.Sprint(dropSelectShared(shape))},
 			{"kDependent", fmt.Sprint(dependent)},
 		},
 		Header: "kernels/drop_select.cuh", Kernel: "kvloom::drop_select", Entry: string(DropSelect),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.KVHeads}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: shape.threads, Cluster: shape.cluster, DynamicShared: 4 * selectBufferWords, Dependent: dependent,
+			Block: shape.threads, Cluster: shape.cluster, DynamicShared: dropSelectShared(shape), Dependent: dependent,
 		},
 		MinBlocks: 1,
 	}
@@ -97,21 +124,38 @@ func dropSelectCandidate(t Target, shape selectShape) Candidate {
 // dropAllotHeads is drop::kMaxHeads of drop_allot.cuh.
 const dropAllotHeads = 512
 
+// dropAllotShapes, the default of each form first.
+var dropAllotShapes = []selectShape{
+	{Hopper, 1024, 8}, {Hopper, 512, 8}, {Hopper, 1024, 4}, {Hopper, 1024, 1},
+	{Portable, 1024, 1}, {Portable, 512, 1},
+}
+
 func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropAllot, Cost: func(w specs.Workload) Work {
 		tokens := int64(w.Batch) * int64(s.Attention.KVHeads) * int64(w.Context)
 		return Work{Bytes: 4 * tokens, Flops: tokens}
 	}}
-	for _, shape := range dropSelectShapes {
+	for _, shape := range dropAllotShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
-		c := dropSelectCandidate(t, shape)
-		c.Family, c.Key, c.Entry = DropAllot, "layer", string(DropAllot)
-		c.Header, c.Kernel = "kernels/drop_allot.cuh", "kvloom::drop_allot"
-		c.Constants = append(c.Constants[:2:2], c.Constants[3])
-		c.Geometry.Grid[0] = launch.Const(int64(shape.cluster))
-		c.Geometry.DynamicShared = 0
+		dependent := shape.form == Hopper
+		c := Candidate{
+			Family: DropAllot, Form: shape.form, Arch: dropArch(shape.form, t),
+			Key:    "layer",
+			Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}},
+			Constants: []Constant{
+				{"kThreads", fmt.Sprint(shape.threads)},
+				{"kCluster", fmt.Sprint(shape.cluster)},
+				{"kDependent", fmt.Sprint(dependent)},
+			},
+			Header: "kernels/drop_allot.cuh", Kernel: "kvloom::drop_allot", Entry: string(DropAllot),
+			Geometry: launch.Geometry{
+				Grid:  [3]launch.Extent{launch.Const(int64(shape.cluster)), launch.Each(launch.Batch), launch.Const(1)},
+				Block: shape.threads, Cluster: shape.cluster, Dependent: dependent,
+			},
+			MinBlocks: 1,
+		}
 		if s.Attention.KVHeads > dropAllotHeads*shape.cluster {
 			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d KV heads a layer, a block keeps the state of %d", s.Attention.KVHeads, dropAllotHeads)})
 			continue

@@ -1,80 +1,63 @@
 // drop_select: the tokens that each head keeps: pinned ones, then the best by value, exactly as many as its budget, ties to the lower
 // token, NaN last, in ascending order.
 //
-// One block, or a cluster of blocks that share the head's tokens, serves a head, by radix selection over integer keys: nothing has a
-// capacity that tokens could exceed, and results repeat.
+// One block, or a cluster of blocks that share the head's tokens, serves a head. The keys that compete lie in an interval, from the
+// head's smallest to its largest; rounds of BINS equal parts narrow it down to the threshold. Nothing has a capacity that tokens could
+// exceed, and results repeat. A block's keys stay in shared memory; slices that do not fit make them again from the values.
 #pragma once
 
 #include "kvloom/drop/budget.cuh"
-#include "kvloom/ptx/cluster.cuh"
+#include "kvloom/drop/pooling.cuh"
+#include "kvloom/ptx/cluster_async.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
-#include "kvloom/reduce/radix_digit.cuh"
+#include "kvloom/reduce/block_scan.cuh"
 
 namespace kvloom {
 
 namespace drop {
 
-// What the blocks of a cluster exchange, and scratch of one block.
-template <int kThreads, int kCluster>
+constexpr int kGroups = 4, kEach = 4 * kGroups;  // keys that a thread has at once: groups of four neighbours
+constexpr uint32_t kPinned = 0xffffffffu;  // no value's key, and above all: of tokens that do not compete
+
+__host__ __device__ constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+// Where the best keys end, in one round: the bin, and how many keys of it and above it there are, in all and in blocks of lower rank.
+struct Found {
+  int bin, above, in, lower_above, lower_in;
+};
+
+// gen/plan's dropSelectShared has its size.
+template <int BINS, int kThreads, int kCluster>
 struct SelectShared {
-  alignas(16) uint32_t histogram[reduce::kRadixDigits][reduce::kRadixBins];
-  reduce::RadixScratch<kThreads> radix;
-  int2 counts_of_ranks[kCluster];       // tokens above the threshold or pinned, tokens at it
-  int2 counts_of_warps[kThreads / 32];
+  static constexpr int kBits = log2_of(BINS), kRounds = (32 + kBits - 1) / kBits, kWarps = kThreads / 32;
+  alignas(8) uint64_t barriers[kRounds + 1];   // of the extremes and of each round
+  alignas(16) uint32_t counts[kRounds][BINS + 4];  // of this block; behind the bins what does not count
+  alignas(16) uint32_t of_ranks[kCluster > 1 ? kRounds : 1][kCluster][kCluster > 1 ? BINS : 4];  // of all blocks
+  uint2 extremes[kCluster];                    // smallest key, largest key + 1
+  uint2 extremes_of_warps[kWarps];
+  int2 scan[BINS / 32];
+  Found found;
+  int before[kGroups * kWarps + 1];            // of each group and warp: sure tokens, and in the upper half tied ones, of those before
 };
-
-constexpr int kHeld = 16;  // keys of a thread in registers
-
-// A head's tokens as this warp walks them: [begin, end) of the block's slice. Lane l has tokens begin + l and every 32nd after.
-struct HeadSlice {
-  const float* values;    // [token], or null
-  uint32_t* keys;         // [block's slice] in shared memory, or null
-  int block_begin, begin, end;
-  bool holds;             // the lane's keys are all in `held`
-  uint32_t held[kHeld];
-
-  __device__ __forceinline__ uint32_t key(int token) const { return keys ? keys[token - block_begin] : key_of(values[token]); }
-
-  // Calls f(first token of the warp's 32, the lane's key) for each 32 tokens in order, those past the end included.
-  template <class F>
-  __device__ __forceinline__ void each(bool with_keys, F f) const {
-    if (holds) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i)
-        if (begin + 32 * i < end) f(begin + 32 * i, held[i]);
-    } else {
-      for (int base = begin; base < end; base += 32) {
-        const int token = base + static_cast<int>(threadIdx.x % 32);
-        f(base, with_keys && token < end ? key(token) : 0u);
-      }
-    }
-  }
-};
-
-// Counts one digit of the open keys that still compete.
-template <int DIGIT>
-__device__ __forceinline__ void count_digit(const HeadSlice& s, const Open& open, const reduce::Threshold& t, uint32_t* histogram) {
-  if (t.done) return;
-  s.each(true, [&](int base, uint32_t key) {
-    const int token = base + static_cast<int>(threadIdx.x % 32);
-    if (token >= open.sinks && token < min(s.end, open.end) && reduce::shares_prefix<DIGIT>(t, key))
-      atomicAdd(histogram + reduce::radix_bin<DIGIT>(key), 1u);
-  });
-}
 
 }  // namespace drop
 
-// kBufferWords: keys in dynamic shared memory; a longer slice makes them again from the values.
-template <int kThreads, int kCluster, int kBufferWords, bool kDependent>
+// kBufferWords: keys in dynamic shared memory, of kSharedBytes. KIND and WIDTH: how values are pooled on the way; kNone where they are already.
+template <int BINS, drop::Pool KIND, int WIDTH, int kThreads, int kCluster, int kBufferWords, int kSharedBytes, bool kDependent>
 __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   using namespace drop;
-  static_assert(kThreads % 32 == 0 && kThreads >= 256 && kThreads <= 1024, "a block is 8 to 32 warps");
-  constexpr int kWarps = kThreads / 32;
-  __shared__ SelectShared<kThreads, kCluster> sm;
-  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords]
+  using Memory = SelectShared<BINS, kThreads, kCluster>;
+  static_assert(kThreads % 256 == 0 && kThreads <= 1024, "a block is 8 to 32 warps, and its tokens fit 16 bits");
+  static_assert(BINS % 32 == 0 && BINS <= kThreads && BINS <= 1024, "a thread sums one bin");
+  static_assert(4 * kBufferWords + sizeof(Memory) <= kSharedBytes, "the plan gives a block its keys and what blocks exchange");
+  using Pools = Pooling<KIND, WIDTH>;
+  constexpr int kWarps = Memory::kWarps, kRounds = Memory::kRounds, kChunk = kEach * kThreads;
+  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords], then what blocks exchange
+  Memory& sm = *reinterpret_cast<Memory*>(buffer + kBufferWords);
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = ptx::cluster_rank<kCluster>();
+  for (int i = tid; i < kRounds * (BINS + 4); i += kThreads) (&sm.counts[0][0])[i] = 0;
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
-  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = ptx::cluster_rank<kCluster>();
   const int kv_head = blockIdx.x / kCluster, request = blockIdx.y;
   const int n = min(max(args.seq_lens[request], 0), args.max_tokens);
   int keep = uniform_budget(args.budget, n);
@@ -82,104 +65,246 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   keep = min(keep, args.slots);
   const Open open(args.budget, n, keep);
   int32_t* const out = args.indices + request * args.index_batch_stride + kv_head * args.index_head_stride;  // [slots]
-  if (rank == 0) {
-    if (tid == 0) args.counts[static_cast<int64_t>(request) * args.kv_heads + kv_head] = keep;
-    for (int i = keep + tid; i < args.slots; i += kThreads) out[i] = -1;
-  }
-  if (keep == n) {  // every token; no block of the cluster goes on
-    for (int i = rank * kThreads + tid; i < n; i += kCluster * kThreads) out[i] = i;
+  if (rank == 0 && tid == 0) args.counts[static_cast<int64_t>(request) * args.kv_heads + kv_head] = keep;
+  for (int i = keep + rank * kThreads + tid; i < args.slots; i += kCluster * kThreads) out[i] = -1;
+  if (args.values == nullptr || open.need == 0 || keep == n) {  // sinks and the most recent; no block of the cluster goes on
+    for (int i = rank * kThreads + tid; i < keep; i += kCluster * kThreads) out[i] = i < open.sinks ? i : n - keep + i;
     return;
   }
-  // Tokens that are kept whatever their value. Only when slots are fewer than the window are some of it left out: the oldest.
-  const int pinned = max(open.end, n - keep);
-  const bool ranks_by_value = args.values != nullptr && open.need > 0;
 
-  HeadSlice s;
-  const int width = ((n + kCluster - 1) / kCluster + 31) / 32 * 32;
-  s.block_begin = min(rank * width, n);
-  const int block_tokens = min(width, n - s.block_begin), each = (block_tokens + kThreads - 1) / kThreads * 32;
-  s.begin = s.block_begin + min(warp * each, block_tokens);
-  s.end = s.block_begin + min((warp + 1) * each, block_tokens);
-  s.values = args.values ? args.values + request * args.value_batch_stride + kv_head * args.value_head_stride : nullptr;
-  s.keys = nullptr;
-  s.holds = ranks_by_value && width <= kThreads * kHeld;
-  uint32_t threshold = 0xffffffffu;
-  int ties = 0;
-  if (ranks_by_value) {
-    // Scores crowd into few bins of the first digit: with all keys in registers, each lane of four counts in a histogram of its own.
-    constexpr int kCopies = kBufferWords >= 3 * reduce::kRadixBins ? 4 : 1;
-    if (s.holds) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        const int token = s.begin + 32 * i + lane;
-        s.held[i] = token < s.end ? key_of(s.values[token]) : 0u;
-      }
-      for (int i = tid; i < (kCopies - 1) * reduce::kRadixBins; i += kThreads) buffer[i] = 0;
-    } else if (width <= kBufferWords) {
-      for (int token = s.begin + lane; token < s.end; token += 32) buffer[token - s.block_begin] = key_of(s.values[token]);
-      s.keys = buffer;
-    }
-    for (int i = tid; i < reduce::kRadixDigits * reduce::kRadixBins; i += kThreads) (&sm.histogram[0][0])[i] = 0;
-    __syncthreads();
-    reduce::Threshold t = reduce::radix_begin(open.need);
-    const int copy = s.holds ? lane % kCopies : 0;
-    count_digit<0>(s, open, t, copy == 0 ? sm.histogram[0] : buffer + (copy - 1) * reduce::kRadixBins);
-    if (s.holds && kCopies > 1) {
-      __syncthreads();
-      for (int i = tid; i < reduce::kRadixBins; i += kThreads)
-#pragma unroll
-        for (int c = 1; c < kCopies; ++c) sm.histogram[0][i] += buffer[(c - 1) * reduce::kRadixBins + i];
-    }
-    reduce::radix_refine<0, kThreads, kCluster>(t, sm.histogram[0], sm.radix);
-    count_digit<1>(s, open, t, sm.histogram[1]);
-    reduce::radix_refine<1, kThreads, kCluster>(t, sm.histogram[1], sm.radix);
-    count_digit<2>(s, open, t, sm.histogram[2]);
-    reduce::radix_refine<2, kThreads, kCluster>(t, sm.histogram[2], sm.radix);
-    threshold = t.key;
-    ties = t.left;
-  }
-  // 2: taken, 1: taken while ties are left, 0: not.
-  const auto standing = [&](int token, uint32_t key) -> int {
-    if (token >= s.end) return 0;
-    if (token < open.sinks || token >= pinned) return 2;
-    if (token >= open.end || open.need == 0) return 0;
-    if (!ranks_by_value) return token >= open.end - open.need ? 2 : 0;
-    return key > threshold ? 2 : key == threshold ? 1 : 0;
-  };
-  int2 mine = make_int2(0, 0);
-  s.each(ranks_by_value, [&](int base, uint32_t key) {
-    const int how = standing(base + lane, key);
-    mine.x += how == 2;
-    mine.y += how == 1;
-  });
-  mine = make_int2(reduce::warp_sum(mine.x), reduce::warp_sum(mine.y));
-  if (lane == 0) sm.counts_of_warps[warp] = mine;
-  __syncthreads();
-  const int2 c = lane < kWarps ? sm.counts_of_warps[lane] : make_int2(0, 0);
-  const int2 below = make_int2(reduce::warp_exclusive_scan(c.x), reduce::warp_exclusive_scan(c.y));
-  int2 before = make_int2(__shfl_sync(reduce::kFullWarp, below.x, warp), __shfl_sync(reduce::kFullWarp, below.y, warp));
   if constexpr (kCluster > 1) {
-    const int2 all = make_int2(__shfl_sync(reduce::kFullWarp, below.x + c.x, 31), __shfl_sync(reduce::kFullWarp, below.y + c.y, 31));
-    if (!ranks_by_value) ptx::cluster_sync<kCluster>();  // every block runs: counting digits has told so already
-    if (warp == 0 && lane < kCluster)
-      ptx::store_cluster(ptx::map_to_rank(ptx::shared_address(&sm.counts_of_ranks[rank]), lane), all.x, all.y);
-    ptx::cluster_sync<kCluster>();  // also: nobody reads another block's shared memory after this, so blocks may leave
-    for (int r = 0; r < rank; ++r) {
-      before.x += sm.counts_of_ranks[r].x;
-      before.y += sm.counts_of_ranks[r].y;
+    if (tid == 0) {
+      for (int i = 0; i <= kRounds; ++i) mbarrier_init(&sm.barriers[i], 1);
+      mbarrier_init_fence();
+      for (int i = 0; i <= kRounds; ++i) mbarrier_expect(&sm.barriers[i], kCluster * (i == 0 ? 8 : 4 * BINS));
     }
+    ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   }
-  const uint32_t lower_lanes = (1u << lane) - 1;
-  s.each(ranks_by_value, [&](int base, uint32_t key) {
-    const int how = standing(base + lane, key);
-    const uint32_t sure = __ballot_sync(reduce::kFullWarp, how == 2), tied = __ballot_sync(reduce::kFullWarp, how == 1);
-    const int ties_before = before.y + __popc(tied & lower_lanes);
-    const bool taken = how == 2 || (how == 1 && ties_before < ties);
-    const int position = before.x + __popc(sure & lower_lanes) + min(ties_before, ties);
-    if (taken) out[position] = base + lane;
-    before.x += __popc(sure);
-    before.y += __popc(tied);
-  });
+  const int width = ((n + kCluster - 1) / kCluster + 127) / 128 * 128;  // a warp reads 128 tokens at once
+  const int begin = min(rank * width, n), stop = min(begin + width, n), chunks = max((stop - begin + kChunk - 1) / kChunk, 1);
+  const bool holds = chunks * kChunk <= kBufferWords;
+  const float* const row = args.values + request * args.value_batch_stride + kv_head * args.value_head_stride;  // [token]
+  const bool aligned = reinterpret_cast<uint64_t>(row) % 16 == 0, by_four = aligned && args.max_tokens % 4 == 0;
+  const int limit = min(open.end, stop);
+  uint32_t key[kEach];
+  // This thread's keys of a chunk, from the values or, where an earlier pass has left them there, from the buffer.
+  const auto load = [&](int chunk, bool again) {
+    uint4* const kept = reinterpret_cast<uint4*>(buffer) + chunk * kGroups * kThreads + tid;
+    if (again && holds) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const uint4 k = kept[g * kThreads];
+        key[4 * g] = k.x, key[4 * g + 1] = k.y, key[4 * g + 2] = k.z, key[4 * g + 3] = k.w;
+      }
+      return;
+    }
+    const int first = begin + chunk * kChunk + 4 * tid;
+    // All loads first: nothing of one may wait for another. Some of the last group may be behind `limit`, inside the row.
+    if (by_four) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (first + 4 * g * kThreads < limit) v = *reinterpret_cast<const uint4*>(row + first + 4 * g * kThreads);
+        key[4 * g] = v.x, key[4 * g + 1] = v.y, key[4 * g + 2] = v.z, key[4 * g + 3] = v.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int token = first + i / 4 * 4 * kThreads + i % 4;
+        key[i] = token < limit ? __float_as_uint(row[token]) : 0u;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int token = first + 4 * g * kThreads;
+      float v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = __uint_as_float(key[4 * g + j]);
+      if constexpr (Pools::kHalf > 0) {
+        float own[4] = {v[0], v[1], v[2], v[3]};
+        if (token < limit) Pools::four(row, token, open.end, aligned, own, v);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) key[4 * g + j] = key_of(v[j]);
+      if (token < open.sinks || token + 4 > limit) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (token + j < open.sinks || token + j >= limit) key[4 * g + j] = kPinned;
+      }
+      if (holds) kept[g * kThreads] = make_uint4(key[4 * g], key[4 * g + 1], key[4 * g + 2], key[4 * g + 3]);
+    }
+  };
+
+  // The interval of all keys that compete.
+  uint32_t from = kPinned, past = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    load(chunk, false);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) from = min(from, key[i]), past = max(past, key[i] + 1);  // a pinned one's is 0
+  }
+  from = __reduce_min_sync(reduce::kFullWarp, from);
+  past = __reduce_max_sync(reduce::kFullWarp, past);
+  if (lane == 0) sm.extremes_of_warps[warp] = make_uint2(from, past);
+  __syncthreads();
+  {
+    const uint2 e = lane < kWarps ? sm.extremes_of_warps[lane] : make_uint2(kPinned, 0);
+    from = __reduce_min_sync(reduce::kFullWarp, e.x);
+    past = __reduce_max_sync(reduce::kFullWarp, e.y);
+  }
+  if constexpr (kCluster > 1) {
+    ptx::cluster_wait<kCluster>();
+    const uint32_t barrier = ptx::shared_address(&sm.barriers[0]);
+    if (tid < kCluster) {
+      const uint32_t to = ptx::map_to_rank(ptx::shared_address(&sm.extremes[rank]), tid);
+      ptx::store_async(to, make_uint2(from, past), ptx::map_to_rank(barrier, tid));
+    }
+    ptx::wait_cluster_barrier(barrier, 0);
+    const uint2 e = lane < kCluster ? sm.extremes[lane] : make_uint2(kPinned, 0);
+    from = __reduce_min_sync(reduce::kFullWarp, e.x);
+    past = __reduce_max_sync(reduce::kFullWarp, e.y);
+  }
+
+  // The threshold lies in [from, from + last]; `left` keys of the interval are still to be taken.
+  uint32_t last = past - 1 - from;
+  int left = open.need, before = 0, tied_before = 0;  // of the tokens in blocks of lower rank
+  uint32_t threshold;  // keys above it are taken, and the first `left` of those that equal it
+  int shift = max(32 - __clz(last) - Memory::kBits, 0);
+  for (int round = 0;; ++round) {
+    uint32_t* const counts = sm.counts[round];
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      load(chunk, true);
+      if (round == 0) {  // most keys count, and what does not has a place of its own: no branches
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          const uint32_t offset = key[i] - from;
+          atomicAdd(counts + (offset <= last ? offset >> shift : BINS), 1u);
+        }
+      } else {  // few groups have a key that counts
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          const uint32_t* const k = key + 4 * g;
+          if (min(min(k[0] - from, k[1] - from), min(k[2] - from, k[3] - from)) <= last) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              if (k[j] - from <= last) atomicAdd(counts + ((k[j] - from) >> shift), 1u);
+          }
+        }
+      }
+    }
+    __syncthreads();
+    if constexpr (kCluster > 1) {
+      const uint32_t barrier = ptx::shared_address(&sm.barriers[1 + round]);
+      for (int i = tid; i < kCluster * BINS / 4; i += kThreads) {
+        const int piece = i % (BINS / 4) * 4, to = i / (BINS / 4);
+        ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.of_ranks[round][rank][piece]), to),
+                         *reinterpret_cast<const uint4*>(counts + piece), ptx::map_to_rank(barrier, to));
+      }
+      if (tid < BINS) ptx::wait_cluster_barrier(barrier, 0);
+    }
+    const int bin = BINS - 1 - tid;  // threads go down
+    int2 own = make_int2(0, 0);      // keys of the bin, and those of blocks of lower rank
+    if (tid < BINS) {
+      if constexpr (kCluster > 1) {
+#pragma unroll
+        for (int r = 0; r < kCluster; ++r) {
+          const int count = sm.of_ranks[round][r][bin];
+          own.x += count;
+          if (r < rank) own.y += count;
+        }
+      } else {
+        own.x = counts[bin];
+      }
+    }
+    int2 above = make_int2(0, 0);
+    if (tid < BINS) {
+      above = make_int2(reduce::warp_exclusive_scan(own.x), reduce::warp_exclusive_scan(own.y));
+      if (lane == 31) sm.scan[warp] = make_int2(above.x + own.x, above.y + own.y);
+    }
+    __syncthreads();
+    if (tid < BINS) {
+      const int2 of_warp = lane < warp ? sm.scan[lane] : make_int2(0, 0);
+      above.x += __reduce_add_sync(reduce::kFullWarp, of_warp.x);
+      above.y += __reduce_add_sync(reduce::kFullWarp, of_warp.y);
+      if (above.x < left && above.x + own.x >= left) sm.found = Found{bin, above.x, own.x, above.y, own.y};
+    }
+    __syncthreads();
+    const Found found = sm.found;
+    left -= found.above;
+    before += found.lower_above;
+    from += static_cast<uint32_t>(found.bin) << shift;
+    threshold = from;
+    if (left == found.in) {  // the whole bin is taken, so that no key is tied; its lowest is not 0, or all tokens would be kept
+      threshold = from - 1;
+      before += found.lower_in;
+      left = 0;
+      break;
+    }
+    tied_before = found.lower_in;
+    if (shift == 0) break;
+    last = min((1u << shift) - 1, kPinned - 1 - from);  // what is pinned never lies in it
+    shift = max(shift - Memory::kBits, 0);
+  }
+
+  before += min(begin, open.sinks) + max(begin - open.end, 0);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    load(chunk, true);
+    const int first = begin + chunk * kChunk + 4 * tid;
+    uint32_t sure = 0, tied = 0;  // a bit a key
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (key[i] > threshold) sure |= 1u << i;
+    if (left > 0) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (key[i] == threshold) tied |= 1u << i;
+    }
+    uint32_t sure_counts = 0, tied_counts = 0;  // a byte a group; a warp has at most 128 of one
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int live = min(max(stop - (first + 4 * g * kThreads), 0), 4);  // what is past the slice has a pinned token's key
+      sure &= ~((0xfu << live & 0xfu) << 4 * g);
+      sure_counts |= __popc(sure >> 4 * g & 0xfu) << 8 * g;
+      tied_counts |= __popc(tied >> 4 * g & 0xfu) << 8 * g;
+    }
+    const uint32_t sure_below = reduce::warp_exclusive_scan(sure_counts);
+    const uint32_t tied_below = left > 0 ? reduce::warp_exclusive_scan(tied_counts) : 0u;
+    if (lane == 31) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g)
+        sm.before[g * kWarps + warp] = ((sure_below + sure_counts) >> 8 * g & 0xff) | ((tied_below + tied_counts) >> 8 * g & 0xff) << 16;
+    }
+    __syncthreads();
+    if (warp == 0) {
+      constexpr int kOfLane = kGroups * kWarps / 32;
+      int of_lane[kOfLane], sum = 0;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) sum += of_lane[i] = sm.before[lane * kOfLane + i];
+      int at = reduce::warp_exclusive_scan(sum);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) sm.before[lane * kOfLane + i] = at, at += of_lane[i];
+      if (lane == 31) sm.before[kGroups * kWarps] = at;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (((sure | tied) >> 4 * g & 0xf) == 0) continue;
+      const int of_group = sm.before[g * kWarps + warp];
+      int position = before + (of_group & 0xffff) + (sure_below >> 8 * g & 0xff);
+      int ties = tied_before + static_cast<int>(static_cast<uint32_t>(of_group) >> 16) + (tied_below >> 8 * g & 0xff);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const bool is_sure = sure >> (4 * g + j) & 1, is_tied = tied >> (4 * g + j) & 1;
+        if (is_sure || (is_tied && ties < left)) out[position + min(ties, left)] = first + 4 * g * kThreads + j;
+        position += is_sure;
+        ties += is_tied;
+      }
+    }
+    const uint32_t all = sm.before[kGroups * kWarps];
+    before += all & 0xffff;
+    tied_before += all >> 16;
+    if (chunk + 1 < chunks) __syncthreads();
+  }
 }
 
 }  // namespace kvloom

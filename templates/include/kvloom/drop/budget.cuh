@@ -35,9 +35,9 @@ struct Open {
 
 // A value as an integer that orders as values do: NaN 0, below -inf; both zeros alike.
 __device__ __forceinline__ uint32_t key_of(float value) {
-  if (value != value) return 0u;
   const uint32_t bits = __float_as_uint(value + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int>(bits) >> 31) | 0x80000000u);
+  return value != value ? 0u : key;
 }
 
 }  // namespace kvloom::drop
