@@ -424,17 +424,18 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws
-		if l.Dependent && decodes(work) {
+		if l.Dependent && links(work) {
 			s.dependent, l.Dependent = l, false
 		}
 	}
 	return s, err
 }
 
-// decodes reports whether a work is a link of a decoding step's chain.
-func decodes(work Work) bool {
+// links reports whether a work is a link of a chain that may start before the one before it has ended.
+func links(work Work) bool {
 	switch work {
-	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense:
+	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageAttend), Dense,
+		Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropPoolSelect), Work(plan.DropCompact):
 		return true
 	}
 	return false
@@ -473,7 +474,9 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 	case Work(plan.DropAllot):
 		return r.allotStep(fn, l)
 	case Work(plan.DropSelect):
-		return r.keepStep(fn, l)
+		return r.keepStep(fn, l, &r.drop.pooled)
+	case Work(plan.DropPoolSelect):
+		return r.keepStep(fn, l, &r.drop.scores)
 	case Work(plan.DropCompact):
 		return r.compactStep(fn, l)
 	}

@@ -15,6 +15,7 @@ var rerankChoices = []struct{ per, blocks int }{{16, 1}, {32, 1}, {8, 1}, {64, 1
 
 func planPageRerank(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageRerank, Cost: rerankCost(s)}
+	p.Candidates, p.Rejected = rerankClusterCandidates(s, t)
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -52,6 +52,8 @@ func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 	}
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
 	p.Candidates, p.Rejected = planPageScoreImma(s, t)
+	pages, refused := planPageScorePages(s, t)
+	p.Candidates, p.Rejected = append(p.Candidates, pages...), append(p.Rejected, refused...)
 	var tight []Candidate // may spill: after those that surely do not, most registers first
 	for _, choice := range scoreChoices {
 		if choice.form == Hopper && t.Arch != "sm_90a" {

@@ -170,7 +170,7 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 		}
 		seen[choice] = true
 		c := immaCandidate(s, t, choice)
-		reason := immaMisfit(s, t, choice, c.Geometry)
+		reason := immaMisfit(s, t, choice, c.Geometry, immaRegisters(s, choice))
 		if reason == "" {
 			candidates = append(candidates, c)
 			continue
@@ -184,8 +184,8 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 	return candidates, rejected
 }
 
-// immaMisfit says why a choice cannot run on the target.
-func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) string {
+// immaMisfit says why a choice cannot run on the target, registers being what a thread has live.
+func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, registers int) string {
 	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers, vectors, counters
 	shared := g.DynamicShared + static
 	if shared > t.SharedPerBlock {
@@ -196,8 +196,8 @@ func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry) s
 		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, shared, sm)
 	}
 	// Each of the 4 partitions of an SM holds whole warps.
-	if have := min(65536/((g.Block+127)/128*128*choice.blocks)/8*8, 255); have < immaRegisters(s, choice) {
-		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", immaRegisters(s, choice), g.Block*choice.blocks, have)
+	if have := min(65536/((g.Block+127)/128*128*choice.blocks)/8*8, 255); have < registers {
+		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", registers, g.Block*choice.blocks, have)
 	}
 	return ""
 }

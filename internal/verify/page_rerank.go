@@ -152,6 +152,9 @@ func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
 		first = append(append([]byte{}, pages...), counts...)
 		r.compare(t, at, estimates, Int32s(pages), Int32s(counts))
 	}
+	if r.kernel.Candidate.Geometry.WorkspaceBytes(r.launch) == 0 {
+		return nil
+	}
 	head, err := r.workspace.ReadAt(0, int64(4*r.Cache.Batch()*r.Lists()))
 	if err != nil {
 		return err

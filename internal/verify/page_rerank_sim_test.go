@@ -64,3 +64,29 @@ func TestPageRerankOnSimulator(t *testing.T) {
 		})
 	}
 }
+
+// TestPageRerankClusterChoices runs every shape of the cluster form under the simulator's sanitizer: several candidates a warp, groups of
+// heads larger and smaller than the warps, rules without shares.
+func TestPageRerankClusterChoices(t *testing.T) {
+	for _, tc := range []struct {
+		reason           string
+		dim, page, group int
+		combine          string
+	}{
+		{"a warp has a part of a head", 64, 16, 3, "share_average"},
+		{"a warp has several heads", 64, 16, 20, "share_average"},
+		{"logarithms alone", 64, 32, 4, "group_mass"},
+	} {
+		s := immaSpec(tc.dim, tc.page, 1, 4, tc.group, 1, "bf16")
+		s.Locks.Combine, s.Locks.BudgetTokens, s.Locks.Rerank = tc.combine, 16*tc.page, 4
+		s.Locks.AlwaysKeep.SinkPages, s.Locks.AlwaysKeep.RecentPages = 2, 1
+		for _, c := range plan.ForFamily(plan.PageRerank, s, plan.Targets["sm_90a"]).Candidates {
+			if c.Kernel != "kvloom::page_rerank_cluster" {
+				continue
+			}
+			t.Run(tc.reason+" "+c.ID(), func(t *testing.T) {
+				checkImma(t, s, c, 32, "random:1", tc.reason, []string{"crosses 1024 tokens", "mixed lengths", "holes"})
+			})
+		}
+	}
+}

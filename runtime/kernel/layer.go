@@ -41,7 +41,7 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 		return err
 	}
 	if a.Rerank != nil {
-		if err := s.launch(st, rerankWork, w, s.rerankProblem(a.Rerank), a.Rerank.Workspace, unsafe.Pointer(a.Rerank), unsafe.Sizeof(*a.Rerank), false); err != nil {
+		if err := s.launch(st, rerankWork, w, s.rerankProblem(a.Rerank), a.Rerank.Workspace, unsafe.Pointer(a.Rerank), unsafe.Sizeof(*a.Rerank), true); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@
 #include "kvloom/ptx/load.cuh"
 #include "kvloom/quant/e4m3.cuh"
 #include "kvloom/quant/f16_codes.cuh"
+#include "kvloom/quant/record_rows.cuh"
 #include "kvloom/record.cuh"
 #include "kvloom/reduce/masses.cuh"
 #include "kvloom/sched/tile_tasks.cuh"
@@ -125,9 +126,6 @@ __device__ __forceinline__ void load_query(const PageScoreArgs& args, int reques
 __device__ __forceinline__ float capped_log2(const PageScoreArgs& args, float x) {
   return tanh_accurate(x) * (args.logit_softcap * kLog2E);
 }
-
-__device__ __forceinline__ float low_bf16(uint32_t w) { return __uint_as_float(w << 16); }
-__device__ __forceinline__ float high_bf16(uint32_t w) { return __uint_as_float(w & 0xffff0000u); }
 
 // acc[c][tile] += A tile of one row of both pages times the query. Words hold a lane's quarter of the row, page g then g + 8.
 template <class S, class Codes, int WORDS>

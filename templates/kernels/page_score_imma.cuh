@@ -252,26 +252,23 @@ __device__ __forceinline__ void imma_tails(const PageScoreArgs& args, bool leave
   }
 }
 
-// Grid: x blocks of CONSUMERS + PRODUCERS + 1 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
-          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
-__device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
-  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT,
-                      PRODUCERS>;
+// A block. G is the ScoreShape of the pages that are still filling, Query what consumers do with a tile.
+template <class S, class G, class Query>
+__device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
   constexpr int kCounters = S::kShared ? S::kSlots * S::kUnits : 1, kWritten = S::kShared ? S::kSlots : 1;
   extern __shared__ __align__(128) uint8_t records[];
-  __shared__ ImmaTile entries[STAGES];
-  __shared__ ImmaVector vectors[PRODUCERS];
+  __shared__ ImmaTile entries[S::kStages];
+  __shared__ ImmaVector vectors[S::kProducers];
   __shared__ uint32_t arrived[kCounters];
-  __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], written[kWritten];
-  const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + STAGES * S::kStageBytes), entries, arrived, full, empty, written};
-  __shared__ float2 parts[CONSUMERS == S::kUnits ? 1 : CONSUMERS][S::kPassHeads];
+  __shared__ __align__(8) uint64_t full[S::kStages], empty[S::kStages], written[kWritten];
+  const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + S::kStages * S::kStageBytes), entries, arrived, full, empty, written};
+  __shared__ float2 parts[S::kConsumers == S::kUnits ? 1 : S::kConsumers][S::kPassHeads];
   const bool leaves = leaves_masses<S>(args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; i++) {
+    for (int i = 0; i < S::kStages; i++) {
       mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, S::kUnits * SPLIT);
+      mbarrier_init(empty + i, S::kUnits * S::kSplit);
     }
     if (S::kShared)
       for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, S::kUnits);
@@ -279,20 +276,28 @@ __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   }
   if (S::kShared)
     for (int i = threadIdx.x; i < kCounters; i += blockDim.x) arrived[i] = 0;
-  const bool produces = warp >= CONSUMERS && warp < CONSUMERS + PRODUCERS;
+  const bool produces = warp >= S::kConsumers && warp < S::kConsumers + S::kProducers;
   ImmaDealer<S> dealer(args.cache, produces);  // its loads are under way while the block meets
   __syncthreads();
   if (produces)
-    imma_produce<S>(args, ring, dealer, vectors[warp - CONSUMERS], warp - CONSUMERS);
-  else if (warp < CONSUMERS) {
-    using Query = typename ImmaArrangement<GROUP <= 4, S>::Query;
+    imma_produce<S>(args, ring, dealer, vectors[warp - S::kConsumers], warp - S::kConsumers);
+  else if (warp < S::kConsumers) {
     ImmaMasses<S, Query> masses;
     imma_consume<S, Query>(args, ring, masses, warp);
     if (leaves) write_masses<S>(args, masses, parts, warp);
   } else {
-    if (!leaves && blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * GROUP, threadIdx.x % 32, 32);
-    imma_tails<ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>>(args, leaves);
+    if (!leaves && blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x % 32, 32);
+    imma_tails<G>(args, leaves);
   }
+}
+
+// Grid: x blocks of CONSUMERS + PRODUCERS + 1 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
+__device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
+  using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT,
+                      PRODUCERS>;
+  imma_run<S, ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>, typename ImmaArrangement<GROUP <= 4, S>::Query>(args);
 }
 
 }  // namespace kvloom

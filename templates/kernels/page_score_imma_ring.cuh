@@ -18,7 +18,7 @@ constexpr bool kIsFp16<fp16> = true;
 // RUN 4 their scores are gathered in shared memory and leave as whole lines. ONES: tokens are summed by a product with ones. PRODUCERS
 // warps take turns at filling the ring.
 template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
-          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS, class FORM = PlainForm>
 struct ImmaShape {
   static_assert(PAGE >= 4 && PAGE <= 128 && (PAGE & (PAGE - 1)) == 0, "tokens are n tiles of 8, a half-empty one for 4");
   static_assert(BITS <= 8 && (RANK & (RANK - 1)) == 0, "ranks fill a k step with whole pages");
@@ -36,7 +36,7 @@ struct ImmaShape {
   static_assert(STAGES % (CONSUMERS / (kUnits * SPLIT)) == 0, "a stage belongs to one group of warps for good");
 
   using Element = typename Compute<T>::type;  // of the query
-  using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
+  using Rec = Record<HEAD_DIM, PAGE, RANK, BITS, FORM>;
   static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kGroup = GROUP, kBits = BITS;
   static constexpr int kHeads = HEADS, kConsumers = CONSUMERS, kStages = STAGES;
   static constexpr int kSplit = SPLIT, kTogether = TOGETHER, kRun = RUN, kProducers = PRODUCERS;

@@ -6,9 +6,21 @@
 
 namespace kvloom {
 
+// How a record holds C, the centroid and V's scales: specs.RecordForm.
+template <int COEFFICIENT_BITS, int CENTROID_BITS, bool GROUPED>
+struct RecordForm {
+  static_assert(COEFFICIENT_BITS == 4 || COEFFICIENT_BITS == 8, "coefficients are 4 or 8 bits");
+  static_assert(CENTROID_BITS == 4 || CENTROID_BITS == 8, "centroids are 4 or 8 bits");
+  static constexpr int kCoefficientBits = COEFFICIENT_BITS, kCentroidBits = CENTROID_BITS;
+  static constexpr bool kGrouped = GROUPED;  // a scale for every kScaleDims dims of a column, else one
+};
+using PlainForm = RecordForm<8, 8, false>;
+
+constexpr int kScaleDims = 16;  // dims that share a scale where scales are grouped
+
 // One record belongs to one (physical block, kv head). All figures are bytes unless they say codes; offsets are multiples of 4
 // and the size a multiple of 16.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class FORM = PlainForm>
 struct Record {
   static_assert(HEAD_DIM % 4 == 0, "a row of V is stored in four quarters");
   static_assert(BITS == 2 || BITS == 4 || BITS == 8 || BITS == 16, "basis codes are 2, 4, 8 or 16 bits");
@@ -27,13 +39,21 @@ struct Record {
   static constexpr int kRankPad = rank_pad();                                     // codes of one token row of C
   static constexpr bool kHasColumnScales = BITS != 16;
 
+  using Form = FORM;
+  static constexpr int kCoefficientBits = FORM::kCoefficientBits, kCentroidBits = FORM::kCentroidBits;
+  static constexpr int kScaleGroups = FORM::kGrouped ? HEAD_DIM / kScaleDims : 1; // scales of one column of V
+  static constexpr int kMuScales = kCentroidBits == 4 ? HEAD_DIM / kScaleDims : 1;
+  // A 4-bit centroid is stored in quarters, as a row of V of 4 bits.
+  static constexpr int kMuQuarterBytes = kCentroidBits == 4 ? round_up(kQuarterDims / 2, 4) : kQuarterDims;
+
   static constexpr int kV = 0;                                                    // [RANK][4][kQuarterBytes]
-  static constexpr int kMu = kV + RANK * kRowBytes;                               // int8 [HEAD_DIM]
-  static constexpr int kC = kMu + HEAD_DIM;                                       // int8 [PAGE][kRankPad]
-  static constexpr int kTokenScales = round_up(kC + PAGE * kRankPad, 4);          // bf16 [PAGE]
-  static constexpr int kColumnScales = round_up(kTokenScales + 2 * PAGE, 4);      // bf16 [RANK], none at 16 bits
-  static constexpr int kMuScale = kHasColumnScales ? round_up(kColumnScales + 2 * RANK, 4) : kColumnScales;  // bf16
-  static constexpr int kBytes = round_up(kMuScale + 2, 16);
+  static constexpr int kMu = kV + RANK * kRowBytes;                               // [4][kMuQuarterBytes]
+  static constexpr int kC = kMu + 4 * kMuQuarterBytes;                            // codes [PAGE][kRankPad]
+  static constexpr int kCodeBytes = PAGE * kRankPad * kCoefficientBits / 8;
+  static constexpr int kTokenScales = round_up(kC + kCodeBytes, 4);               // bf16 [PAGE]
+  static constexpr int kColumnScales = round_up(kTokenScales + 2 * PAGE, 4);      // bf16 [RANK][kScaleGroups], none at 16 bits
+  static constexpr int kMuScale = kHasColumnScales ? round_up(kColumnScales + 2 * RANK * kScaleGroups, 4) : kColumnScales;  // bf16 [kMuScales]
+  static constexpr int kBytes = round_up(kMuScale + 2 * kMuScales, 16);
 };
 
 }  // namespace kvloom
