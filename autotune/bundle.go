@@ -166,8 +166,8 @@ func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
 		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s),
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Basis: basisOf(s),
-		RecordBytes: s.Record().Bytes,
-		SinkPages:   s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
+		RecordBytes: s.Record().Bytes, StoreBytes: s.StoreBytes(),
+		SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
 		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap,
 		Drop: kernel.DropModel{Rule: s.DropKV.Rule, Window: s.DropKV.Window, Pool: s.DropKV.Pool.Kind, PoolWidth: s.DropKV.Pool.Width,
 			Precision: s.DropKV.Precision, Eps: s.DropKV.Eps}}

@@ -43,7 +43,8 @@ var combinations = []combination{
 		}
 		return fmt.Sprintf("locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of %d at rank %d; use svd", s.Cache.PageSize, s.Locks.Rank)
 	}},
-	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultEightBits},
+	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultQuantised},
+	{[]string{"cache.dtype", "locks.summaries"}, []string{"locks.summaries"}, faultSummaries},
 	{[]string{"dropkv.pool.width"}, []string{"dropkv.pool.width"}, func(s *Spec, d *decoder) string {
 		switch p := s.DropKV.Pool; {
 		case p.Width%2 == 0:
@@ -90,9 +91,9 @@ func faultGroup(s *Spec, _ *decoder) string {
 	return ""
 }
 
-// faultEightBits refuses what no kernel reads an 8-bit cache for.
-func faultEightBits(s *Spec, d *decoder) string {
-	if s.Cache.DType != FP8 {
+// faultQuantised refuses what no kernel reads a cache of codes for.
+func faultQuantised(s *Spec, d *decoder) string {
+	if !s.Cache.quantised() {
 		return ""
 	}
 	for _, f := range []struct {
@@ -105,7 +106,7 @@ func faultEightBits(s *Spec, d *decoder) string {
 		{!d.written("dropkv"), "dropkv"},
 	} {
 		if !f.built {
-			return fmt.Sprintf("cache.dtype %s is not built yet with %s; use bf16 or fp16, or remove it", FP8, f.what)
+			return fmt.Sprintf("cache.dtype %s is not built yet with %s; use bf16 or fp16, or remove it", s.Cache.DType, f.what)
 		}
 	}
 	return ""

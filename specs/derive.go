@@ -62,8 +62,8 @@ func Derive(s *Spec) Derived {
 	d := Derived{
 		Group:        s.Attention.Group(),
 		Slots:        s.Slots(),
-		KVPageBytes:  2 * page * s.Attention.HeadDim * s.Cache.ElementBytes(),
-		KVTokenBytes: 2 * s.Attention.KVHeads * s.Attention.HeadDim * s.Cache.ElementBytes(),
+		KVPageBytes:  s.pageBytes(),
+		KVTokenBytes: s.Attention.KVHeads * s.pageBytes() / page,
 		DropKV:       DropKVFigures{Passes: (s.DropKV.Window*s.Attention.Group() + 127) / 128},
 	}
 	figures := func(rank int) SummaryFigures {

@@ -27,6 +27,7 @@ var descriptions = map[string]string{
 	"Locks.ScaleGroup":      "What shares a basis scale: a column, or 16 dims of it.",
 	"Locks.Basis":           "How the basis is fitted: to the keys, or to the keys weighted by the queries.",
 	"Locks.Scorer":          "What estimates a page's attention mass.",
+	"Locks.Summaries":       "KIVI caches: page summaries of the keys in bf16 (post) or of the quantised keys (pre).",
 	"Locks.Scan":            "Which pages a step scores.",
 	"Locks.Rerank":          "Times the budget that is reranked by exact page scores.",
 	"Locks.SummaryTokens":   "Tokens that share a summary: 1 to 4 pages. Default: page_size; more is not built yet.",

@@ -58,7 +58,7 @@ func TestParseFaults(t *testing.T) {
 			[]string{`x.yaml:6:10: targets is the text "sm_90a"; want a list of sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a or sm_120a`}},
 		{"value for a list element", "", head + "workloads: [1024]\n", []string{`x.yaml:6:13: workloads holds 1024; want a section with context, batch`}},
 		{"empty section", "a section that was meant to be filled", head + "locks:\n",
-			[]string{`x.yaml:6:1: locks has no value; want a section with rank, basis_bits, coefficient_bits, centroid_bits, scale_group, basis, scorer, scan, rerank, summary_tokens, budget_tokens, combine, always_keep, or leave the key out for the default`}},
+			[]string{`x.yaml:6:1: locks has no value; want a section with rank, basis_bits, coefficient_bits, centroid_bits, scale_group, basis, scorer, summaries, scan, rerank, summary_tokens, budget_tokens, combine, always_keep, or leave the key out for the default`}},
 		{"empty list", "", head + "targets: []\n", []string{`x.yaml:6:1: targets is an empty list; give at least one, or leave the key out for the default`}},
 		{"empty element", "", head + "targets: [sm_90a, ~]\n", []string{`x.yaml:6:19: targets holds an empty element; want sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a or sm_120a`}},
 		{"tag", "a tag could change a type behind our back", head + "cache: {page_size: !!int \"16\"}\n",
@@ -105,7 +105,7 @@ func TestParseFaults(t *testing.T) {
 			[]string{`x.yaml:1:7: name is "a/b"; allowed: letters, digits, dots and dashes, at most 64, a letter or digit first`,
 				`x.yaml:1:7: name is "a/b"; the file is x.yaml, so it has to be "x", or rename the file`}},
 
-		{"features of later issues", "they are fields of the design, refused by name until they exist", head + `cache: {dtype: kivi2}
+		{"features of later issues", "they are fields of the design, refused by name until they exist", head + `cache: {dtype: bf16}
 locks:
   coefficient_bits: 4
   centroid_bits: 4
@@ -115,7 +115,6 @@ locks:
   summary_tokens: 32
 targets: [sm_90a, sm_100a]
 `, []string{
-			`x.yaml:6:16: cache.dtype kivi2 is not built yet; use bf16, fp16 or fp8_e4m3`,
 			`x.yaml:8:21: locks.coefficient_bits 4 is not built yet; use 8`,
 			`x.yaml:9:18: locks.centroid_bits 4 is not built yet; use 8`,
 			`x.yaml:10:16: locks.scale_group 16 is not built yet; use column`,
@@ -127,7 +126,10 @@ targets: [sm_90a, sm_100a]
 			[]string{`x.yaml:7:25: locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of 32 at rank 4; use svd`}},
 		{"rank beside quest", "a field of one scorer must not be ignored beside another", head + "locks: {scorer: quest, rank: 4}\n",
 			[]string{`x.yaml:6:17: locks.rank belongs to scorer page_local, not quest; remove it`}},
-		{"kivi4", "", head + "cache: {dtype: kivi4}\n", []string{`x.yaml:6:16: cache.dtype kivi4 is not built yet; use bf16, fp16 or fp8_e4m3`}},
+		{"rerank over KIVI", "no kernel reads quantised keys for it", head + "cache: {dtype: kivi4}\nlocks: {rerank: 2}\n",
+			[]string{`x.yaml:6:16: cache.dtype kivi4 is not built yet with locks.rerank 2; use bf16 or fp16, or remove it`}},
+		{"summaries of keys in bf16", "there is no other kind of key to build them of", head + "locks: {summaries: pre}\n",
+			[]string{`x.yaml:6:20: locks.summaries pre belongs to cache.dtype kivi4 or kivi2, not bf16, whose keys are what they were; remove it`}},
 		{"quest over 8 bits", "no kernel reads such a cache for it", head + "cache: {dtype: fp8_e4m3}\nlocks: {scorer: quest}\n",
 			[]string{`x.yaml:6:16: cache.dtype fp8_e4m3 is not built yet with locks.scorer quest; use bf16 or fp16, or remove it`}},
 		{"eviction of 8 bits", "nor evicts from it", head + "cache: {dtype: fp8_e4m3}\ndropkv: {window: 4}\n",

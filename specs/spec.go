@@ -33,7 +33,7 @@ func (a Attention) Group() int { return a.QueryHeads / a.KVHeads }
 
 // Cache is how the engine keeps keys and values.
 type Cache struct {
-	DType    string `yaml:"dtype" json:"dtype" jsonschema:"enum=bf16,enum=fp16,enum=fp8_e4m3,enum=kivi4,enum=kivi2,default=bf16" built:"bf16,fp16,fp8_e4m3"`
+	DType    string `yaml:"dtype" json:"dtype" jsonschema:"enum=bf16,enum=fp16,enum=fp8_e4m3,enum=kivi4,enum=kivi2,default=bf16"`
 	PageSize int    `yaml:"page_size" json:"page_size" jsonschema:"enum=4,enum=8,enum=16,enum=32,enum=64,enum=128,default=16"`
 	Layout   string `yaml:"layout" json:"layout" jsonschema:"enum=strides,default=strides"`
 }
@@ -41,7 +41,7 @@ type Cache struct {
 // FP8 is the cache type whose keys and values are 8-bit codes times a scale a layer; queries and outputs are bf16 beside it.
 const FP8 = "fp8_e4m3"
 
-// ElementBytes is what a key's or value's element takes.
+// ElementBytes is what an element of a row of keys or values takes: in a KIVI cache, of a page that is still filling.
 func (c Cache) ElementBytes() int {
 	if c.DType == FP8 {
 		return 1
@@ -58,6 +58,7 @@ type Locks struct {
 	ScaleGroup      string  `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column" built:"column"`
 	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd"`
 	Scorer          string  `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
+	Summaries       string  `yaml:"summaries" json:"summaries" jsonschema:"enum=post,enum=pre,default=post"`
 	Scan            string  `yaml:"scan" json:"scan" jsonschema:"enum=full,enum=two_level,enum=previous_step,default=full" built:"full"`
 	Rerank          float64 `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1"`
 	SummaryTokens   int     `yaml:"summary_tokens" json:"summary_tokens" jsonschema:"minimum=4,maximum=512"`

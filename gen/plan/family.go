@@ -15,6 +15,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planPageScore(s, t)
 	case PageSelect:
 		return planPageSelect(s, t)
+	case KVQuantize:
+		return planKVQuantize(s, t)
 	case QueryMoment:
 		return planQueryMoment(s, t)
 	case QueryFactor:

@@ -58,6 +58,9 @@ func newAttendSizes(s *specs.Spec, stages, columns int) attendSizes {
 }
 
 func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
+	if s.Cache.KiviBits() > 0 {
+		return planKiviAttend(s, t)
+	}
 	p := FamilyPlan{Family: PageAttend, Cost: attendCost(s)}
 	seen := map[string]bool{}
 	p.Candidates, p.Rejected = attendListCandidates(s, t)

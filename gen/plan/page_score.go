@@ -87,7 +87,7 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 			a.Group(), s.Cache.DType, a.LogitSoftcap > 0),
 		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}, {"bulk", boolParam(choice.bulk)}},
 		Constants: []Constant{
-			{"T", "kvloom::" + s.Cache.DType},
+			{"T", "kvloom::" + s.Cache.RowType()},
 			{"HEAD_DIM", fmt.Sprint(a.HeadDim)},
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
 			{"RANK", fmt.Sprint(s.Locks.Rank)},

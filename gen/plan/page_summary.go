@@ -58,7 +58,7 @@ func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) 
 			{"PAGE", fmt.Sprint(page)},
 			{"RANK", fmt.Sprint(s.Locks.Rank)},
 			{"BITS", fmt.Sprint(s.Locks.BasisBits)},
-			{"Key", "kvloom::" + s.Cache.DType},
+			{"Key", "kvloom::" + s.Cache.RowType()},
 			{"kNumWarps", fmt.Sprint(choice.warps)},
 		},
 		Entry: string(PageSummary), MinBlocks: choice.blocks,

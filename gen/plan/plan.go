@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kvloom/kvloom/internal/launch"
@@ -144,11 +145,11 @@ func New(s *specs.Spec, t Target) *Plan {
 	if s.Locks.Rerank > 1 {
 		p.Families = append(p.Families, planPageRerank(s, t))
 	}
-	for _, f := range queryFamilies(s) {
+	for _, f := range slices.Concat(kiviFamilies(s), queryFamilies(s)) {
 		p.Families = append(p.Families, ForFamily(f, s, t))
 	}
 	for _, f := range dropFamilies(s, t) {
-		if cacheBytes(s) < 2 {
+		if !s.Cache.Evicts() {
 			break // no kernel evicts from such a cache; specs that ask for it are refused
 		}
 		p.Families = append(p.Families, ForFamily(f, s, t))

@@ -115,7 +115,7 @@ func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
 	s.Attention = specs.Attention{QueryHeads: l.qHeads, KVHeads: l.kvHeads, HeadDim: l.dim, SoftmaxScale: l.scale}
 	s.Cache = specs.Cache{DType: string(l.dtype), PageSize: page, Layout: "strides"}
 	s.Locks = specs.Locks{Rank: 1, BasisBits: 4, CoefficientBits: 8, CentroidBits: 8, ScaleGroup: "column", Basis: "svd", Scorer: string(f.Scorer),
-		Scan: "full", Rerank: 1, SummaryTokens: page, Combine: string(o.Combine[0]), BudgetTokens: o.Budgets[0],
+		Summaries: "post", Scan: "full", Rerank: 1, SummaryTokens: page, Combine: string(o.Combine[0]), BudgetTokens: o.Budgets[0],
 		AlwaysKeep: specs.Keep{SinkPages: o.Sink, RecentPages: o.Recent}}
 	if f.Scorer == PageLocal {
 		s.Locks.Rank, s.Locks.BasisBits = f.Rank, f.Bits

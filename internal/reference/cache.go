@@ -23,9 +23,11 @@ type Cache struct {
 	KStrides, VStrides         Strides
 	KBase, VBase               int64 // element of its buffer at which K and V begin
 	Joint                      bool  // K and V share one buffer
+	Kivi                       *Kivi // how whole pages are quantised, once QuantiseBlocks has; nil: they are not
 	stored                     map[int32]int
 	ids                        []int32
 	keys, values               []uint16 // [stored block, kv head, token, dim]
+	quantised                  map[RecordKey]decodedPage
 }
 
 // Batch is the number of requests, padded rows included.
@@ -86,18 +88,26 @@ func (c *Cache) Pages(tokens int) int { return (tokens + c.PageSize - 1) / c.Pag
 
 // Keys decodes the first tokens of one head's page of a request: [tokens, dim]; none for a page without a block.
 func (c *Cache) Keys(request, page, head, tokens int) []float64 {
-	if id := c.Block(request, page); id >= 0 {
-		return c.decode(c.BlockKeys(id, head), tokens, c.KScale)
+	id := c.Block(request, page)
+	if id < 0 {
+		return nil
 	}
-	return nil
+	if tokens >= c.PageSize && c.Kivi != nil {
+		return c.quantised[RecordKey{id, head}].keys
+	}
+	return c.decode(c.BlockKeys(id, head), tokens, c.KScale)
 }
 
 // Values is the same of V.
 func (c *Cache) Values(request, page, head, tokens int) []float64 {
-	if id := c.Block(request, page); id >= 0 {
-		return c.decode(c.BlockValues(id, head), tokens, c.VScale)
+	id := c.Block(request, page)
+	if id < 0 {
+		return nil
 	}
-	return nil
+	if tokens >= c.PageSize && c.Kivi != nil {
+		return c.quantised[RecordKey{id, head}].values
+	}
+	return c.decode(c.BlockValues(id, head), tokens, c.VScale)
 }
 
 // DecodeKeys is a whole page of one head of a stored block: [token, dim].
@@ -138,12 +148,12 @@ func (c *Cache) TokensIn(page, length int) int {
 
 // KOffset and VOffset are the element of the buffer at which a token's key or value begins.
 func (c *Cache) KOffset(id int32, token, head int) int64 {
-	return c.KStrides.at(c.KBase, id, token, head)
+	return c.KStrides.at(c.KBase, c.RowBlock(id), token, head)
 }
 
 // VOffset is the same of V.
 func (c *Cache) VOffset(id int32, token, head int) int64 {
-	return c.VStrides.at(c.VBase, id, token, head)
+	return c.VStrides.at(c.VBase, c.RowBlock(id), token, head)
 }
 
 func (s Strides) at(base int64, id int32, token, head int) int64 {

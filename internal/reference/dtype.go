@@ -16,13 +16,15 @@ const (
 	FP8  DType = "fp8_e4m3" // a sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity; times the cache's scales
 )
 
-// ParseDType names a format as specs do.
+// ParseDType names a format as specs do: that of the rows of a cache's keys and values.
 func ParseDType(name string) (DType, error) {
 	switch d := DType(name); d {
 	case BF16, FP16, FP8:
 		return d, nil
+	case "kivi4", "kivi2":
+		return BF16, nil // of the rows that are not quantised
 	}
-	return "", fmt.Errorf("cache dtype %q has no reference; use bf16, fp16 or fp8_e4m3", name)
+	return "", fmt.Errorf("cache dtype %q has no reference; use bf16, fp16, fp8_e4m3, kivi4 or kivi2", name)
 }
 
 // Size is the bytes of an element.

@@ -70,6 +70,9 @@ func NewProblem(s *specs.Spec, c Case, seed uint64) (*Problem, error) {
 		return nil, err
 	}
 	f.fill()
+	if bits := s.Cache.KiviBits(); bits > 0 {
+		p.Cache.QuantiseBlocks(reference.NewKivi(s.Attention.HeadDim, s.Cache.PageSize, bits))
+	}
 	p.SetLaunch(0)
 	return p, nil
 }

@@ -15,6 +15,8 @@ type DeviceProblem struct {
 	K, V           *Buffer // one and the same where the cache is joint
 	Table, SeqLens *Buffer
 	HeadLens       *Buffer // nil without head lengths
+	RowTable       *Buffer // of a KIVI cache, as Store
+	Store          *SummaryBuffer
 	Q              *Buffer
 	QRows          Rows
 }
@@ -84,6 +86,9 @@ func (p *Problem) Upload(a *Arena) (*DeviceProblem, error) {
 			return nil, err
 		}
 	}
+	if err = d.uploadKivi(); err != nil {
+		return nil, err
+	}
 	d.QRows = p.Rows(p.Q.Heads, p.Q.HeadDim, 2)
 	q := make([]uint16, d.QRows.Elements())
 	poisonNaN(q)
@@ -120,6 +125,10 @@ func (d *DeviceProblem) Args() kernel.KVCache {
 	}
 	if d.HeadLens != nil {
 		args.HeadLens = d.HeadLens.Ptr()
+	}
+	if d.Store != nil {
+		args.RowTable, args.Store = d.RowTable.Ptr(), d.Store.Ptr()
+		args.StoreBlockStride, args.StoreHeadStride = d.Store.BlockStride, d.Store.HeadStride
 	}
 	return args
 }
@@ -199,14 +208,18 @@ type SummaryBuffer struct {
 // NewSummaryBuffer allocates records for every block that the cache stores, with gaps between heads and between blocks, filled
 // with 0xff: every scale in it is NaN.
 func (d *DeviceProblem) NewSummaryBuffer() (*SummaryBuffer, error) {
-	s := &SummaryBuffer{HeadStride: int64(d.Shape.Layout().Bytes) + 16}
+	return d.newRecords("summaries", d.Shape.Layout().Bytes)
+}
+
+func (d *DeviceProblem) newRecords(name string, bytes int) (*SummaryBuffer, error) {
+	s := &SummaryBuffer{HeadStride: int64(bytes) + 16}
 	s.BlockStride = int64(d.Cache.KVHeads)*s.HeadStride + 32
 	var top int32
 	for _, id := range d.Cache.Blocks() {
 		top = max(top, id)
 	}
 	var err error
-	if s.Buffer, err = d.Arena.Alloc("summaries", int64(top+1)*s.BlockStride); err != nil || s.sparse() {
+	if s.Buffer, err = d.Arena.Alloc(name, int64(top+1)*s.BlockStride); err != nil || s.sparse() {
 		return s, err
 	}
 	return s, s.Fill(0xff)

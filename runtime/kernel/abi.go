@@ -7,24 +7,32 @@ import "github.com/kvloom/kvloom/runtime/device"
 
 // KVCache is a paged KV cache by base pointers and strides. Strides count elements; the dim stride is 1.
 type KVCache struct {
-	K            device.Ptr // [block, token, kv head, dim] by strides
-	V            device.Ptr // [block, token, kv head, dim] by strides
-	BlockTable   device.Ptr // int32 [batch, max_pages], row stride TableStride; -1 and stale tails are never followed
-	SeqLens      device.Ptr // int32 [batch]: tokens in the cache, the query's own included
-	HeadLens     device.Ptr // int32 [batch, kv_heads] or 0; honoured by page_attend alone
+	K          device.Ptr // [block, token, kv head, dim] by strides
+	V          device.Ptr // [block, token, kv head, dim] by strides
+	BlockTable device.Ptr // int32 [batch, max_pages], row stride TableStride; -1 and stale tails are never followed
+	SeqLens    device.Ptr // int32 [batch]: tokens in the cache, the query's own included
+	HeadLens   device.Ptr // int32 [batch, kv_heads] or 0; honoured by page_attend alone
+	// KIVI: int32 [batch, max_pages], row stride TableStride: the blocks of K and V, which hold the pages that are not quantised.
+	// BlockTable's are the store's. Else not read.
+	RowTable     device.Ptr
+	Store        device.Ptr // KIVI: records of quantised pages [block, kv head], byte strides below; else not read
 	KBlockStride int64
 	KTokenStride int64
 	KHeadStride  int64
 	VBlockStride int64
 	VTokenStride int64
 	VHeadStride  int64
-	TableStride  int64
-	Batch        int32
-	KVHeads      int32
-	MaxPages     int32   // columns of BlockTable: no request has more pages
-	KScale       float32 // fp8_e4m3: keys are codes times it; else not read
-	VScale       float32 // the same of values
-	_            int32
+
+	StoreBlockStride int64 // bytes, a multiple of 16
+	StoreHeadStride  int64 // bytes, a multiple of 16
+
+	TableStride int64
+	Batch       int32
+	KVHeads     int32
+	MaxPages    int32   // columns of BlockTable: no request has more pages
+	KScale      float32 // fp8_e4m3: keys are codes times it; else not read
+	VScale      float32 // the same of values
+	_           int32
 }
 
 // PageSummaryArgs summarises every page that became complete since BuiltLens, then advances BuiltLens.
@@ -39,6 +47,13 @@ type PageSummaryArgs struct {
 }
 
 // PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
+// KVQuantizeArgs quantises every page that became complete since QuantizedLens into the cache's store, then advances QuantizedLens.
+type KVQuantizeArgs struct {
+	Cache         KVCache
+	QuantizedLens device.Ptr // int32 [batch]: tokens already quantised, a multiple of the page size; written
+	Workspace     device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+}
+
 type PageScoreArgs struct {
 	Cache              KVCache
 	Q                  device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3

@@ -28,8 +28,9 @@ type Model struct {
 	QueryHeads   int     `json:"query_heads"` // of the whole model; a tensor-parallel rank has fewer, in the same groups
 	KVHeads      int     `json:"kv_heads"`
 	HeadDim      int     `json:"head_dim"`
-	PageSize     int     `json:"page_size"` // tokens
-	DType        string  `json:"dtype"`     // bf16, fp16, fp8_e4m3
+	PageSize     int     `json:"page_size"`             // tokens
+	DType        string  `json:"dtype"`                 // bf16, fp16, fp8_e4m3, kivi4, kivi2
+	StoreBytes   int     `json:"store_bytes,omitempty"` // of a quantised page and KV head of a KIVI cache; 0: the cache is none
 	Rank         int     `json:"rank"`
 	BasisBits    int     `json:"basis_bits"`
 	Basis        string  `json:"basis,omitempty"` // query_weighted: page_summary reads weights; empty: svd

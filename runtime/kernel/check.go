@@ -16,6 +16,9 @@ const massBytes = 8
 // elementBytes of bf16 and fp16.
 const elementBytes = 2
 
+// dtypes are the cache types that kernels exist for.
+var dtypes = []string{"bf16", "fp16", fp8, "kivi4", "kivi2"}
+
 // fp8 is the cache type whose keys and values are codes times a scale. Queries and outputs are bf16 beside it.
 const fp8 = "fp8_e4m3"
 
@@ -104,6 +107,9 @@ func (c *checker) cache(m *Model, k *KVCache, values bool) {
 	c.ptr("cache.block_table", k.BlockTable, 4)
 	c.ptr("cache.seq_lens", k.SeqLens, 4)
 	c.optional("cache.head_lens", k.HeadLens, 4)
+	if m.Kivi() {
+		c.ptr("cache.row_table", k.RowTable, 4)
+	}
 	d, unit, heads := int64(m.HeadDim), m.cacheUnit(), int(k.KVHeads)
 	c.scale("cache.k_scale", m, k.KScale)
 	c.stride("cache.table_stride", k.TableStride, int64(k.MaxPages), 1, int(k.Batch))
@@ -208,6 +214,7 @@ func (s *Set) CheckPageAttend(a *PageAttendArgs) error {
 	}
 	c, m := checker{work: PageAttend}, &s.bundle.Model
 	c.cache(m, &a.Cache, true)
+	c.store(m, &a.Cache)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
 	c.heads(m, &a.Cache, &outFields, a.Out, a.OutBatchStride, a.OutHeadStride)
 	if (a.Pages == 0) != (a.Counts == 0) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/kvloom/kvloom/internal/launch"
 )
@@ -70,8 +72,10 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)
 	case m.Drop != (DropModel{}) && (m.Drop.Window < 1 || m.Drop.Window > 64):
 		return fmt.Errorf("model: a window of %d queries, allowed are 1 to 64", m.Drop.Window)
-	case m.DType != "bf16" && m.DType != "fp16" && m.DType != fp8:
-		return fmt.Errorf("model: dtype %q is not one of bf16, fp16, %s", m.DType, fp8)
+	case !slices.Contains(dtypes, m.DType):
+		return fmt.Errorf("model: dtype %q is not one of %s", m.DType, strings.Join(dtypes, ", "))
+	case m.Kivi() != strings.HasPrefix(m.DType, "kivi") || m.StoreBytes < 0 || m.StoreBytes%vectorBytes != 0:
+		return fmt.Errorf("model: a cache of %s with pages of %d quantised bytes", m.DType, m.StoreBytes)
 	}
 	return nil
 }
@@ -151,7 +155,7 @@ func Optional(work string) bool { return work == DropObserveScore }
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageRerank, PageAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

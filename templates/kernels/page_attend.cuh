@@ -28,6 +28,13 @@ struct Units {
   int count;              // pages of the list
   int max_pages;
   int length;             // tokens that exist
+  const KvCache* cache;   // where they are, with the request and kv head
+  int request, kv_head;
+
+  // Tiles of so many pages.
+  __device__ __forceinline__ static int tiles(int pages) {
+    return PAGE >= kTile ? pages * (PAGE / kTile) : (pages + kTile / PAGE - 1) / (kTile / PAGE);
+  }
 
   int block, tokens;      // of this lane's unit: physical block, -1 for none; tokens in it
 
@@ -134,7 +141,10 @@ __device__ __forceinline__ void stream(State<HEAD_DIM, kColumns, T>& state, Unit
 template <typename T>
 struct LaneCopies {
   using Tile = T;
-  static constexpr bool kPadded = true;
+  template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
+  using Sizes = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  template <int PAGE>
+  using Walk = Units<PAGE>;
 
   template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns>
   __device__ __forceinline__ static void run(State<HEAD_DIM, kColumns, Tile>& state, Units<PAGE>& units, const Rows<T>& k, const Rows<T>& v,
@@ -184,7 +194,7 @@ template <template <typename> class Stream, int HEAD_DIM, int PAGE, int HEADS, i
           int kStages, int kColumns, bool kDependent>
 __device__ __forceinline__ void page_attend_by(const PageAttendArgs& args) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T), Stream<T>::kPadded>;
+  using S = typename Stream<T>::template Sizes<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns>;
   using Q = typename Compute<T>::type;
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert((PAGE & (PAGE - 1)) == 0 && PAGE >= 4 && PAGE <= 128, "pages are 4 to 128 tokens, a power of two");
@@ -204,14 +214,15 @@ __device__ __forceinline__ void page_attend_by(const PageAttendArgs& args) {
   const int kv_head = list / LISTS_PER_KV_HEAD;
   const int64_t q_head = static_cast<int64_t>(list) * HEADS + first_head;
 
-  Units<PAGE> units;
+  typename Stream<T>::template Walk<PAGE> units;
+  units.cache = &cache, units.request = request, units.kv_head = kv_head;
   units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request], 0);
   units.pages = args.pages ? args.pages + request * args.pages_batch_stride + list * args.pages_list_stride : nullptr;
   units.table = cache.block_table + request * cache.table_stride;
   units.max_pages = cache.max_pages;
   const int all = min(units.length / PAGE + (units.length % PAGE != 0), cache.max_pages);
   units.count = args.pages ? min(max(args.counts[static_cast<int64_t>(request) * lists + list], 0), args.slots) : all;
-  const int tiles = PAGE >= kTile ? units.count * (PAGE / kTile) : (units.count + kTile / PAGE - 1) / (kTile / PAGE);
+  const int tiles = units.tiles(units.count);
   // No more splits than give every warp a tile: a graph captured for long contexts stays cheap at short ones.
   const int splits = min(static_cast<int>(gridDim.x), max((tiles + kWarps - 1) / kWarps, 1));
   if (split >= splits) return;

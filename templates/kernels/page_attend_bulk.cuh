@@ -107,7 +107,10 @@ struct Fragments<HEAD_DIM, Flat<T>> {
 template <typename T>
 struct BulkCopies {
   using Tile = Flat<T>;
-  static constexpr bool kPadded = false;
+  template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
+  using Sizes = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T), false>;
+  template <int PAGE>
+  using Walk = Units<PAGE>;
 
   // The copies of `tokens` rows of one unit.
   template <int HEAD_DIM>

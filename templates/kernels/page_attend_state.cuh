@@ -237,10 +237,36 @@ struct State {
       }
   }
 
+  // The weights of a tile's tokens from its logits (in base 2, or what tanh takes), as B fragments of P^T [token, head], and their sum.
+  template <bool SOFTCAP, typename P>
+  __device__ __forceinline__ void weigh(float (&s)[kColumns][4], uint32_t mask, float cap, uint32_t (&p)[kColumns][2]) {
+    const int lane = threadIdx.x % 32;
+    const bool live[2] = {(mask >> (lane / 4) & 1) != 0, (mask >> (lane / 4 + 8) & 1) != 0};
+    bool grows = false;
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (SOFTCAP) s[n][i] = cap * tanh_accurate(s[n][i]);
+        if (!live[i / 2]) s[n][i] = minus_infinity();
+        grows |= s[n][i] > peak[n][i % 2] + kSlack;
+      }
+    if (__any_sync(kAll, grows)) raise(s);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = weight(s[n][i], peak[n][i % 2]);
+        sum[n][i % 2] += s[n][i];
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) p[n][half] = ptx::transpose8x8(pack2<P>(s[n][2 * half], s[n][2 * half + 1]));
+    }
+  }
+
   // One tile of 16 tokens: K at `stage`, V behind it. cap: of the logits, where there is one.
   template <bool SOFTCAP, class S>
   __device__ __forceinline__ void add(uint32_t stage, uint32_t mask, float cap) {
-    const int lane = threadIdx.x % 32;
     float s[kColumns][4], odd[kColumns][4];  // two chains of products
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
@@ -250,29 +276,12 @@ struct State {
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) mma_m16n8k16(d % 2 ? odd[n] : s[n], a0, a1, a2, a3, q[n][d][0], q[n][d][1], Element());
     });
-    const bool live[2] = {(mask >> (lane / 4) & 1) != 0, (mask >> (lane / 4 + 8) & 1) != 0};
-    bool grows = false;
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float x = (s[n][i] + odd[n][i]) * unit[n][i % 2];
-        if (SOFTCAP) x = cap * tanh_accurate(x);
-        s[n][i] = live[i / 2] ? x : minus_infinity();
-        grows |= s[n][i] > peak[n][i % 2] + kSlack;
-      }
-    if (__any_sync(kAll, grows)) raise(s);
+      for (int i = 0; i < 4; ++i) s[n][i] = (s[n][i] + odd[n][i]) * unit[n][i % 2];
     uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[n][i] = weight(s[n][i], peak[n][i % 2]);
-        sum[n][i % 2] += s[n][i];
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) p[n][half] = ptx::transpose8x8(pack2<Element>(s[n][2 * half], s[n][2 * half + 1]));
-    }
+    weigh<SOFTCAP, Element>(s, mask, cap, p);
     F::template each_value<S::kRowBytes>(stage + S::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) mma_m16n8k16(o[d][n], a0, a1, a2, a3, p[n][0], p[n][1], Element());

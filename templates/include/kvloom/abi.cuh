@@ -14,8 +14,11 @@ struct KvCache {
   const int32_t* block_table;    // [batch, max_pages], row stride table_stride; -1 and stale tails are never followed
   const int32_t* seq_lens;       // [batch] tokens in the cache, the query's own included
   const int32_t* head_lens;      // [batch, kv_heads] or null; honoured by page_attend alone
+  const int32_t* row_table;      // KIVI: [batch, max_pages] like block_table, the blocks of k and v, which hold the pages that are not quantised
+  uint8_t* store;                // KIVI: [block, kv head] records of quantised pages (quant/kivi.cuh), block_table's blocks; else not read
   int64_t k_block_stride, k_token_stride, k_head_stride;
   int64_t v_block_stride, v_token_stride, v_head_stride;
+  int64_t store_block_stride, store_head_stride;  // bytes, multiples of 16
   int64_t table_stride;
   int32_t batch, kv_heads;
   int32_t max_pages;             // columns of block_table: no request has more pages
@@ -34,6 +37,13 @@ struct PageSummaryArgs {
 };
 
 // page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
+// kv_quantize: quantises every page that became complete since quantized_lens into the store, then advances quantized_lens.
+struct KvQuantizeArgs {
+  KvCache cache;
+  int32_t* quantized_lens;       // [batch] tokens already quantised (a multiple of the page size); written
+  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+};
+
 struct PageScoreArgs {
   KvCache cache;
   const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
