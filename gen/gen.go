@@ -75,6 +75,7 @@ var works = []struct {
 	{string(plan.PageAttend), plan.PageAttend},
 	{"dense", plan.PageAttend},
 	{string(plan.PageRerank), plan.PageRerank},
+	{string(plan.PageRerankAttend), plan.PageRerankAttend},
 	{string(plan.QueryMoment), plan.QueryMoment},
 	{string(plan.QueryFactor), plan.QueryFactor},
 	{string(plan.DropObserve), plan.DropObserve},
@@ -95,6 +96,9 @@ func chooseKernels(b Build) (Build, error) {
 		}
 		work := bind.Work{Name: w.name, Family: w.family}
 		for _, p := range b.Plans {
+			if !p.Has(w.family) {
+				continue // an alternative of one target alone
+			}
 			fp := p.Of(w.family)
 			if len(fp.Candidates) == 0 {
 				return b, fmt.Errorf("%s: no candidate for %s: %s", w.name, p.Target.Arch, firstReason(fp))
@@ -130,6 +134,9 @@ func (b Build) find(f plan.Family, t specs.Tuned) (plan.Candidate, bool) {
 		params[i] = plan.Param(p)
 	}
 	for _, p := range b.Plans {
+		if !p.Has(f) {
+			continue
+		}
 		if c, ok := p.Of(f).Select(plan.Form(t.Form), params); ok {
 			return c, true
 		}

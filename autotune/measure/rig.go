@@ -400,7 +400,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 		return nil, err
 	}
 	p := r.Problem
-	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank)) {
+	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank) || work == Work(plan.PageRerankAttend)) {
 		p.Slots = int64(r.Spec.Candidates())
 	}
 	workspace := c.Geometry.WorkspaceBytes(p)
@@ -434,7 +434,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 // links reports whether a work is a link of a chain that may start before the one before it has ended.
 func links(work Work) bool {
 	switch work {
-	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageAttend), Dense,
+	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageAttend), Dense,
 		Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropPoolSelect), Work(plan.DropCompact):
 		return true
 	}
@@ -459,6 +459,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.attendStep(work, fn, l, ws)
 	case Work(plan.PageRerank):
 		return r.rerankStep(fn, l, ws)
+	case Work(plan.PageRerankAttend):
+		return r.rerankAttendStep(fn, l)
 	case Work(plan.QueryMoment):
 		return r.momentStep(fn, l)
 	case Work(plan.QueryFactor):

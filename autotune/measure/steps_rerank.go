@@ -41,21 +41,46 @@ func (r *Rig) needCandidates() error {
 	return nil
 }
 
-func (r *Rig) rerankStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+// needRerank makes what page_rerank reads and writes.
+func (r *Rig) needRerank() error {
 	for _, need := range []func() error{func() error { return r.needPool(false) }, r.needScores, r.needLists, r.needCandidates} {
 		if err := need(); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// rerankArgs are those of set i.
+func (r *Rig) rerankArgs(i int, ws device.Ptr) kernel.PageRerankArgs {
 	p, keep, d, width := r.Problem, r.Spec.Locks.AlwaysKeep, int64(r.Spec.Attention.HeadDim), int64(r.Spec.Candidates())
+	return kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
+		Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws, QBatchStride: p.QHeads * d, QHeadStride: d,
+		ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
+		CandidatesBatchStride: p.Lists * width, CandidatesListStride: width, PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
+		SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), CandidateSlots: int32(width), Slots: int32(p.Slots),
+		SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
+}
+
+func (r *Rig) rerankStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needRerank(); err != nil {
+		return nil, err
+	}
 	args := make([]kernel.PageRerankArgs, 1)
 	return &Step{Sets: r.wide.n, launch: func(i int) error {
-		args[0] = kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
-			Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws, QBatchStride: p.QHeads * d, QHeadStride: d,
-			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
-			CandidatesBatchStride: p.Lists * width, CandidatesListStride: width, PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
-			SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), CandidateSlots: int32(width), Slots: int32(p.Slots),
-			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
+		args[0] = r.rerankArgs(i, ws)
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
+func (r *Rig) rerankAttendStep(fn device.Function, l *device.Launch) (*Step, error) {
+	if err := r.needRerank(); err != nil {
+		return nil, err
+	}
+	p, d := r.Problem, int64(r.Spec.Attention.HeadDim)
+	args := make([]kernel.PageRerankAttendArgs, 1)
+	return &Step{Sets: r.wide.n, launch: func(i int) error {
+		args[0] = kernel.PageRerankAttendArgs{Rerank: r.rerankArgs(i, 0), Out: r.out, LSE: r.lse, OutBatchStride: p.QHeads * d, OutHeadStride: d}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
 }

@@ -45,6 +45,21 @@ func (p pkg) lists() *jen.Statement {
 	return kvHeads()
 }
 
+// rerank is the fields of a rerank's arguments but the workspace.
+func (p pkg) rerank() jen.Dict {
+	return jen.Dict{
+		jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Scores"): jen.Id("scores"), jen.Id("Candidates"): jen.Id("candidates"),
+		jen.Id("CandidateCounts"): jen.Id("candidateCounts"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
+		jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
+		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+		jen.Id("CandidatesBatchStride"): p.lists().Op("*").Id("Candidates"), jen.Id("CandidatesListStride"): jen.Id("Candidates"),
+		jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+		jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
+		jen.Id("CandidateSlots"): jen.Id("Candidates"), jen.Id("Slots"): jen.Id("Slots"),
+		jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+	}
+}
+
 // families in the order of a decode step.
 var families = []family{
 	{
@@ -107,17 +122,22 @@ int32 [batch, list, Slots], -1 after them, and their count int32 [batch, list].`
 		args:   `fills in dense q [batch, q head, dim], scores [batch, q head, max pages], candidates [batch, list, Candidates] and pages [batch, list, Slots].`,
 		params: []jen.Code{cacheParam(), ptrs("q", "scores", "candidates", "candidateCounts", "pages", "counts", "workspace")},
 		fill: func(p pkg) jen.Dict {
+			d := p.rerank()
+			d[jen.Id("Workspace")] = jen.Id("workspace")
+			return d
+		},
+	},
+	{
+		stem: plan.PageRerankAttend, function: "PageRerankAttend",
+		doc: `does what PageRerank and PageAttend do, in one launch: keys of the pages that it keeps are not read again. out is in DType
+[batch, q head, dim], the natural-log normaliser f32 [batch, q head] where lse is not null.`,
+		args: `fills in dense q and out [batch, q head, dim], scores [batch, q head, max pages], candidates [batch, list, Candidates] and pages
+[batch, list, Slots]. lse may be null.`,
+		params: []jen.Code{cacheParam(), ptrs("q", "scores", "candidates", "candidateCounts", "pages", "counts", "out", "lse")},
+		fill: func(p pkg) jen.Dict {
 			return jen.Dict{
-				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Scores"): jen.Id("scores"), jen.Id("Candidates"): jen.Id("candidates"),
-				jen.Id("CandidateCounts"): jen.Id("candidateCounts"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
-				jen.Id("Workspace"):    jen.Id("workspace"),
-				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
-				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
-				jen.Id("CandidatesBatchStride"): p.lists().Op("*").Id("Candidates"), jen.Id("CandidatesListStride"): jen.Id("Candidates"),
-				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
-				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
-				jen.Id("CandidateSlots"): jen.Id("Candidates"), jen.Id("Slots"): jen.Id("Slots"),
-				jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+				jen.Id("Rerank"): jen.Qual(kernelPath, "PageRerankArgs").Values(p.rerank()), jen.Id("Out"): jen.Id("out"), jen.Id("LSE"): jen.Id("lse"),
+				jen.Id("OutBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("OutHeadStride"): jen.Id("HeadDim"),
 			}
 		},
 	},

@@ -144,6 +144,9 @@ func New(s *specs.Spec, t Target) *Plan {
 	}
 	if s.Locks.Rerank > 1 {
 		p.Families = append(p.Families, planPageRerank(s, t))
+		if fp := planPageRerankAttend(s, t); len(fp.Candidates) > 0 {
+			p.Families = append(p.Families, fp)
+		}
 	}
 	for _, f := range slices.Concat(kiviFamilies(s), queryFamilies(s)) {
 		p.Families = append(p.Families, ForFamily(f, s, t))

@@ -99,7 +99,7 @@ func ShapeOf(family string, j Job) Shape {
 		chosen()
 	case string(plan.PageAttend):
 		shape.Budget = l.BudgetTokens
-	case string(plan.PageRerank):
+	case string(plan.PageRerank), string(plan.PageRerankAttend):
 		chosen()
 	case ChainFamily:
 		summarised()

@@ -18,7 +18,12 @@ func ways(p *plan.Plan, family string) [][]measure.Work {
 	switch family {
 	case ChainFamily:
 		if p.Has(plan.PageRerank) {
-			return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageRerank), measure.Work(plan.PageAttend)}}
+			score, choose := measure.Work(plan.PageScore), measure.Work(plan.PageSelect)
+			list := [][]measure.Work{{score, choose, measure.Work(plan.PageRerank), measure.Work(plan.PageAttend)}}
+			if p.Has(plan.PageRerankAttend) {
+				list = append(list, []measure.Work{score, choose, measure.Work(plan.PageRerankAttend)})
+			}
+			return list
 		}
 		return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}
 	case DropObserveScore:

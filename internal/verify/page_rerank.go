@@ -10,7 +10,6 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/internal/reference"
-	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -69,6 +68,7 @@ type rerankRun struct {
 	workspace                              *Buffer
 	proposals                              reference.Lists // of this launch
 	args                                   kernel.PageRerankArgs
+	attended                               *rerankOutputs // of page_rerank_attend
 }
 
 func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
@@ -115,8 +115,7 @@ func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
 
 // all captures the launch once and replays it, twice at every length of the case.
 func (r *rerankRun) all(t *Tally) error {
-	enqueue := func(s device.Stream) error { return Enqueue(r.kernel, s, r.launch, &r.args) }
-	return r.env.EachLaunch(r.Case, enqueue, func(graph *Replay, at int) error {
+	return r.env.EachLaunch(r.Case, r.enqueue, func(graph *Replay, at int) error {
 		r.SetLaunch(at)
 		return r.once(t, graph, at)
 	})
@@ -129,7 +128,7 @@ func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
 	}
 	var first []byte
 	for try := range 2 {
-		if err := errors.Join(r.pages.Poison(), r.count.Poison(), graph.Run()); err != nil {
+		if err := errors.Join(r.pages.Poison(), r.count.Poison(), r.attended.poison(), graph.Run()); err != nil {
 			return err
 		}
 		pages, err := r.pages.Read()
@@ -141,6 +140,9 @@ func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
 			return err
 		}
 		if err := r.Arena.Check(); err != nil {
+			return err
+		}
+		if err := r.attended.once(at, try, Int32s(pages), Int32s(counts)); err != nil {
 			return err
 		}
 		if try == 1 {

@@ -123,6 +123,15 @@ type PageRerankArgs struct {
 	RecentPages           int32
 }
 
+// PageRerankAttendArgs is PageRerank, and PageAttend over the pages that it keeps, in one launch.
+type PageRerankAttendArgs struct {
+	Rerank         PageRerankArgs // Workspace is not used
+	Out            device.Ptr     // [batch, q head, dim], the queries' dtype
+	LSE            device.Ptr     // f32 [batch, q head], dense, natural log; may be 0
+	OutBatchStride int64          // elements
+	OutHeadStride  int64          // elements
+}
+
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
 type PageAttendArgs struct {
 	Cache            KVCache

@@ -97,7 +97,7 @@ func (s *Set) launch(st device.Stream, id workID, w Workload, p Problem, workspa
 // again, or keep another, when batch, heads, pages, slots or the workload of the lookup change.
 func (s *Set) WorkspaceBytes(work string, p Problem) (int64, error) {
 	p.SMs = int64(s.info.SMs)
-	if m := &s.bundle.Model; m.Reranks() && (work == PageSelect || work == PageRerank) {
+	if m := &s.bundle.Model; m.Reranks() && (work == PageSelect || work == PageRerank || work == PageRerankAttend) {
 		p.Slots = int64(m.Candidates)
 	}
 	for id, name := range workNames {

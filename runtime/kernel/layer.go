@@ -20,7 +20,8 @@ type LayerArgs struct {
 	Attend PageAttendArgs
 }
 
-// DecodeLayer enqueues score, select and attend of one layer. It does what PageScore, PageSelect and PageAttend do one after the other,
+// DecodeLayer enqueues score, select and attend of one layer; of a model that reranks, rerank between the last two, or both in one launch
+// where the set Attends. It does what PageScore, PageSelect and PageAttend do one after the other,
 // sooner: each kernel starts while the one before it still runs, and waits for its results (programmatic dependent launch; of older
 // GPUs and portable forms, ordinary edges).
 //
@@ -41,6 +42,9 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 		return err
 	}
 	if a.Rerank != nil {
+		if s.Attends() {
+			return s.rerankAttend(st, a, w)
+		}
 		if err := s.launch(st, rerankWork, w, s.rerankProblem(a.Rerank), a.Rerank.Workspace, unsafe.Pointer(a.Rerank), unsafe.Sizeof(*a.Rerank), true); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, PageRerankAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact}
 
 type workID int
 
@@ -25,6 +25,7 @@ const (
 	attendWork
 	denseWork
 	rerankWork
+	rerankAttendWork
 	quantizeWork
 	momentWork
 	factorWork

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"sync"
 	"unsafe"
 
 	"github.com/kvloom/kvloom/runtime/device"
@@ -12,6 +13,46 @@ const PageRerank = "page_rerank"
 
 // Reranks reports whether the model's selection is reranked.
 func (m Model) Reranks() bool { return m.Candidates > 0 }
+
+// PageRerankAttend does what PageRerank and PageAttend do, in one launch: keys of chosen pages are not read again. Only bundles that
+// Attends reports have it.
+const PageRerankAttend = "page_rerank_attend"
+
+// Attends reports whether PageRerankAttend is there to take the place of PageRerank and PageAttend: DecodeLayer then uses it.
+func (s *Set) Attends() bool { return s.works[rerankAttendWork] != nil }
+
+// PageRerankAttend scores the candidates of every list exactly, keeps the best, and attends to them.
+func (s *Set) PageRerankAttend(st device.Stream, a *PageRerankAttendArgs, w Workload) error {
+	if err := s.CheckPageRerankAttend(a); err != nil {
+		return err
+	}
+	return s.launch(st, rerankAttendWork, w, s.rerankProblem(&a.Rerank), 0, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
+}
+
+// bothArgs keeps the arguments of a layer's rerank and attend off the per-launch heap.
+var bothArgs = sync.Pool{New: func() any { return new(PageRerankAttendArgs) }}
+
+// rerankAttend is the end of a layer whose arguments are checked.
+func (s *Set) rerankAttend(st device.Stream, a *LayerArgs, w Workload) error {
+	both := bothArgs.Get().(*PageRerankAttendArgs)
+	defer bothArgs.Put(both)
+	*both = PageRerankAttendArgs{Rerank: *a.Rerank, Out: a.Attend.Out, LSE: a.Attend.LSE, OutBatchStride: a.Attend.OutBatchStride, OutHeadStride: a.Attend.OutHeadStride}
+	return s.launch(st, rerankAttendWork, w, s.rerankProblem(a.Rerank), 0, unsafe.Pointer(both), unsafe.Sizeof(*both), true)
+}
+
+// CheckPageRerankAttend is CheckPageSummary for page_rerank_attend.
+func (s *Set) CheckPageRerankAttend(a *PageRerankAttendArgs) error {
+	if a == nil {
+		return &ArgumentError{PageRerankAttend, "arguments", "are nil"}
+	}
+	if err := s.CheckPageRerank(&a.Rerank); err != nil {
+		return err
+	}
+	c, m := checker{work: PageRerankAttend}, &s.bundle.Model
+	c.heads(m, &a.Rerank.Cache, &outFields, a.Out, a.OutBatchStride, a.OutHeadStride)
+	c.optional("lse", a.LSE, 4)
+	return c.result()
+}
 
 // PageRerank scores the candidates of every list exactly and keeps the best.
 func (s *Set) PageRerank(st device.Stream, a *PageRerankArgs, w Workload) error {

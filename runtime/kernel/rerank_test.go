@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -42,6 +43,27 @@ func TestRerankArguments(t *testing.T) {
 		if err := s.CheckPageRerank(a); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want a fault of %s", err, tt.want)
 		}
+	}
+	both := func(change func(*PageRerankAttendArgs)) error {
+		a := &PageRerankAttendArgs{Rerank: *good(), Out: 4096, OutBatchStride: 32 * 128, OutHeadStride: 128}
+		change(a)
+		return s.CheckPageRerankAttend(a)
+	}
+	for _, tt := range []struct {
+		want   string
+		change func(*PageRerankAttendArgs)
+	}{
+		{"out", func(a *PageRerankAttendArgs) { a.Out = 0 }},
+		{"out_head_stride", func(a *PageRerankAttendArgs) { a.OutHeadStride = 64 }},
+		{"lse", func(a *PageRerankAttendArgs) { a.LSE = 2 }},
+		{"candidates", func(a *PageRerankAttendArgs) { a.Rerank.Candidates = 0 }},
+	} {
+		if err := both(tt.change); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want a fault of %s", err, tt.want)
+		}
+	}
+	if err := errors.Join(both(func(*PageRerankAttendArgs) {}), both(func(a *PageRerankAttendArgs) { a.LSE = 4096 })); err != nil {
+		t.Error(err)
 	}
 	layer := func() *LayerArgs {
 		a := &LayerArgs{Rerank: good()}

@@ -89,6 +89,14 @@ struct PageRerankArgs {
   int32_t candidate_slots, slots, sink_pages, recent_pages;
 };
 
+// page_rerank_attend: page_rerank, and attention over the pages that it chooses.
+struct PageRerankAttendArgs {
+  PageRerankArgs rerank;            // its workspace is not used
+  void* out;                        // [batch, q head, dim], q's dtype
+  float* lse;                       // [batch, q head], dense, natural log; may be null
+  int64_t out_batch_stride, out_head_stride;                // elements
+};
+
 // page_attend: softmax over the listed pages alone, or over all pages when pages is null (dense).
 struct PageAttendArgs {
   KvCache cache;

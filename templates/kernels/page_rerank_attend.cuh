@@ -1,0 +1,346 @@
+// page_rerank and page_attend in one launch: a cluster of blocks serves one list. Its warps share out the candidates and keep the logits
+// of their tokens in registers; exact scores go to every block of the cluster, each of which combines them and ranks its own candidates
+// against all. So a warp knows which of its pages are chosen without a list, and reads their values alone: keys are read once, and not
+// at all again. Blocks merge as those of page_attend_list do; the first writes the list, when the output is on its way.
+//
+// Every sum has a fixed order. kMost is the most candidates a list can have. kAhead: values of all candidates are asked for beside their
+// keys, twice the bytes of those chosen, for they then cost no latency of their own.
+#pragma once
+
+#include "kernels/page_attend_list.cuh"
+#include "kernels/page_rerank_cluster.cuh"
+
+namespace kvloom {
+
+namespace rerank {
+
+// 16 rows of values of a page to shared memory, by one warp; rows from `tokens` on become zeros.
+template <int HEAD_DIM, int kRowBytes, typename T>
+__device__ __forceinline__ void copy_values(uint32_t to, const T* from, int64_t token_stride, int tokens) {
+  constexpr int kPieces = HEAD_DIM / 8, kCopies = attend::kTile * kPieces;
+#pragma unroll
+  for (int turn = 0; turn < (kCopies + 31) / 32; turn++) {
+    const int i = turn * 32 + threadIdx.x % 32, row = i / kPieces, at = i % kPieces;
+    if (i < kCopies) ptx::copy16_or_zero(to + row * kRowBytes + at * 16, from + row * token_stride + at * 8, row < tokens);
+  }
+}
+
+// Exact score of a page from the base-2 logits of its tokens, -inf where there is none: the same in all lanes of one column.
+template <int kSteps, int kTiles>
+__device__ __forceinline__ float page_lse(const float (&x)[kSteps][kTiles][2][2], int tile, int h) {
+  float top = minus_infinity(), sum = 0.0f;
+#pragma unroll
+  for (int s = 0; s < kSteps; s++) top = fmaxf(top, fmaxf(x[s][tile][0][h], x[s][tile][1][h]));
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) top = fmaxf(top, __shfl_xor_sync(reduce::kFullWarp, top, mask));
+#pragma unroll
+  for (int s = 0; s < kSteps; s++) sum += attend::weight(x[s][tile][0][h], top) + attend::weight(x[s][tile][1][h], top);
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) sum += __shfl_xor_sync(reduce::kFullWarp, sum, mask);
+  return (top + log2_approx(sum)) * kLn2;
+}
+
+// Sends neighbouring values to the block of that rank.
+template <int N>
+__device__ __forceinline__ void send(const float* to, const float (&v)[N], uint32_t barrier, int rank) {
+  const uint32_t at = ptx::map_to_rank(ptx::shared_address(to), rank), there = ptx::map_to_rank(barrier, rank);
+  static_assert(N == 1 || N == 2 || N % 4 == 0, "whole stores");
+  if constexpr (N == 1) {
+    ptx::store_async(at, __float_as_uint(v[0]), there);
+  } else if constexpr (N == 2) {
+    ptx::store_async(at, make_uint2(__float_as_uint(v[0]), __float_as_uint(v[1])), there);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      ptx::store_async(at + 4 * i, make_uint4(__float_as_uint(v[i]), __float_as_uint(v[i + 1]), __float_as_uint(v[i + 2]), __float_as_uint(v[i + 3])), there);
+  }
+}
+
+// How many of the competing candidates low to high - 1 rank above candidate i, ties to the lower page; all lanes of a warp, the same in each.
+template <int kHeld>
+__device__ __forceinline__ int rank_above(const uint32_t* keys, int i, int low, int high) {
+  static_assert(kHeld % 4 == 0, "four keys a load");
+  const uint32_t key = keys[i];
+  int better = 0;
+#pragma unroll
+  for (int from = 0; from < kHeld; from += 128) {
+    const int j = from + threadIdx.x % 32 * 4;
+    if (j >= kHeld) break;
+    const uint4 k = *reinterpret_cast<const uint4*>(&keys[j]);
+    better += j >= low && j < high && (k.x > key || (k.x == key && j < i));
+    better += j + 1 >= low && j + 1 < high && (k.y > key || (k.y == key && j + 1 < i));
+    better += j + 2 >= low && j + 2 < high && (k.z > key || (k.z == key && j + 2 < i));
+    better += j + 3 >= low && j + 3 < high && (k.w > key || (k.w == key && j + 3 < i));
+  }
+  return __reduce_add_sync(reduce::kFullWarp, better);
+}
+
+}  // namespace rerank
+
+// Grid: x the cluster, y lists, z requests. HEADS is the number of query heads of one list: the group, or 1 for per_head. Dynamic shared
+// memory: attend::Shape's kRingBytes a warp.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster,
+          int kMost, bool kAhead>
+__device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& given) {
+  using namespace rerank;
+  using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
+  using Step = ExactStep<S>;
+  constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
+  constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
+  constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
+  constexpr bool kShare = reduce::is_share(COMBINE);
+  using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kEach * kSteps + 1) / 2, S::kTiles, 2>;
+  using Received = attend::Parts<HEAD_DIM, HEADS, kCluster>;
+  static_assert(PAGE >= 16, "a step is tokens of one page");
+  static_assert(S::kPasses == 1, "a warp keeps the logits of all heads");
+  static_assert(kEach <= 8 && (kEach & (kEach - 1)) == 0, "a lane of a warp knows each of its candidates; whole stores");
+  static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
+  extern __shared__ __align__(128) uint8_t rings[];  // [kNumWarps][kRingBytes]
+  __shared__ Gathered<HEADS, kNumWarps, kCluster, kHeld> sm;
+  __shared__ uint32_t marks[kWindow / 32];
+  __shared__ Received received;
+  __shared__ float2 stats[kNumWarps][HEADS];  // peak and sum of each warp
+  __shared__ uint32_t words[kWorkers];        // a bit for each candidate of a worker that is chosen
+  __shared__ __align__(8) uint64_t landed, merged;
+  const PageRerankArgs& args = given.rerank;
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lists = gridDim.y;
+  const int rank = ptx::cluster_rank<kCluster>();
+  constexpr int kHeadQuads = HEAD_DIM / 4, kAllQuads = HEADS * kHeadQuads;
+  const int own_begin = min(rank * Received::kQuads, kAllQuads), own_end = min(own_begin + Received::kQuads, kAllQuads);
+  if (tid == 0) {
+    mbarrier_init(&landed, 1);
+    mbarrier_init(&merged, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&landed, HEADS * kHeld * 4 + (kShare ? kCluster * HEADS * kParts * 8 : 0));
+    mbarrier_expect(&merged, kCluster * (16 * (own_end - own_begin) + 8 * HEADS) + (rank == 0 ? 4 * kWorkers : 0));
+  }
+  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block
+  // The length, the table and the query stand since before the layer's first launch.
+  List l;
+  l.request = blockIdx.z, l.list = blockIdx.y, l.kv_head = l.list * HEADS / GROUP;
+  const KvCache& cache = args.cache;
+  const int length = max(cache.seq_lens[l.request], 0);
+  PageScoreArgs score;
+  score.cache = cache;
+  score.q = args.q;
+  score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
+  score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
+  RowQuery<HEAD_DIM, S::kTiles> query;
+  load_rows<S>(score, l.request, l.list, 0, query);
+  l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), cache.max_pages);
+  if constexpr (kShare)
+    for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
+  ptx::wait_for_dependencies();
+
+  // Neighbouring candidates, which are often chosen together, lie with different blocks. Lane i knows a warp's i-th.
+  const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
+  const int worker = warp * kCluster + rank, first = worker * kEach;
+  l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
+  int page = -1;  // asked for before the count is known: past it the list holds anything
+  if (lane < kEach && first + lane < args.candidate_slots) page = l.candidates[first + lane];
+  l.count = min(args.candidate_counts[index], min(args.candidate_slots, kMost));
+  const int own = max(min(l.count - first, kEach), 0);
+  int block = -1, tokens = 0;
+  if (lane < own && page >= 0 && page < l.pages) block = __ldg(cache.block_table + l.request * cache.table_stride + page);
+  if (block >= 0) tokens = min(length - page * PAGE, PAGE);
+  Step step[2];
+  step[0].load(score, block, l.kv_head, 0);
+  if (kEach * kSteps > 1 && own * kSteps > 1) step[1].load(score, block, l.kv_head, 1);
+  const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
+  const T* const values = static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride;
+  const auto copy_page = [&](int i) {
+    const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
+    const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
+#pragma unroll
+    for (int s = 0; s < kSteps; s++)
+      copy_values<HEAD_DIM, A::kRowBytes>(ring + (i * kSteps + s) * A::kTensorBytes,
+                                          values + id * cache.v_block_stride + s * 16 * cache.v_token_stride, cache.v_token_stride, live - 16 * s);
+  };
+  if constexpr (kAhead) {
+#pragma unroll
+    for (int i = 0; i < kEach; i++)
+      if (i < own) copy_page(i);
+    ptx::commit_copies();
+  }
+  l.scores = args.scores + l.request * args.score_batch_stride + static_cast<int64_t>(l.list) * HEADS * args.score_head_stride;
+  l.head_stride = args.score_head_stride;
+  int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
+  const int chosen = min(args.slots, l.count);
+  if (rank == 0) {
+    if (tid == 0) args.counts[index] = chosen;
+    for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
+  }
+  const bool chooses = l.count > args.slots;  // else every candidate is attended
+  const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages), end = min(begin + part, l.pages);
+  Mass others[kOfWarp];
+  if (kShare && chooses) {
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
+#pragma unroll 1
+    for (int window = begin; window < end; window += kWindow) {
+      const int upto = min(window + kWindow, end);
+      if (window > begin) {  // rows of more than kWindow pages a block
+        __syncthreads();
+        for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
+      }
+      __syncthreads();
+      for (int i = tid; i < l.count; i += kThreads) {
+        const int at = l.candidates[i] - window;
+        if (at >= 0 && at < upto - window) atomicOr(&marks[at / 32], 1u << at % 32);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++) {
+        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+        if (h < HEADS) add_mass(others[i], measure_row(l.scores + h * l.head_stride, window + 32 * of, upto, 32 * kParts, window, marks));
+      }
+    }
+  }
+
+  float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
+#pragma unroll
+  for (int n = 0; n < kEach * kSteps; n++) {
+    const int i = n / kSteps, s = n % kSteps;
+    const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
+    if (i < own) {
+      step_logits<S>(score, step[n % 2], query, x[i][s]);
+      if (n + 2 < own * kSteps) step[n % 2].load(score, block, l.kv_head, n + 2);
+    }
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+      for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+          if (i >= own || g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+  }
+  ptx::cluster_wait<kCluster>();
+
+  uint32_t taken = (1u << own) - 1;
+  if (chooses) {
+    const uint32_t landed_at = ptx::shared_address(&landed);
+    if constexpr (kShare) {
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++) {
+        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+        if (h < HEADS && lane < kCluster) send<2>(&sm.others[rank][h * kParts + of].x, {others[i].peak, others[i].sum}, landed_at, lane);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float exact[kEach];
+#pragma unroll
+        for (int i = 0; i < kEach; i++) exact[i] = page_lse<kSteps, S::kTiles>(x[i], tile, h);
+        const int head = tile * 8 + lane % 4 * 2 + h;
+        if (head < HEADS)
+#pragma unroll
+          for (int to = 0; to < kCluster; to += 8)
+            if (to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, landed_at, to + lane / 4);
+      }
+    const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
+    const int low = lower_bound(l.candidates, l.count, sinks), high = lower_bound(l.candidates, l.count, recent);  // those that compete
+    const int need = args.slots - (l.count - (high - low));
+    ptx::wait_cluster_barrier(landed_at, 0);
+    unite<HEADS, COMBINE>(sm, l.count);
+    __syncthreads();
+    float top = 0.0f;
+    if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
+    const select::Row<HEADS> row{&sm.exact[0][0], kHeld, nullptr, 0};
+    for (int i = tid; i < kHeld; i += kThreads) sm.keys[i] = i < l.count ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) : 0u;
+    __syncthreads();
+    taken = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; i++) {
+      const int n = first + i;
+      if (i < own && (n < low || n >= high || rank_above<kHeld>(sm.keys, n, low, high) < need)) taken |= 1u << i;
+    }
+  }
+  if constexpr (!kAhead) {
+#pragma unroll
+    for (int i = 0; i < kEach; i++)
+      if (taken >> i & 1) copy_page(i);
+    ptx::commit_copies();
+  }
+  const uint32_t merged_at = ptx::shared_address(&merged);
+  if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&words[worker]), 0), taken, ptx::map_to_rank(merged_at, 0));
+  attend::State<HEAD_DIM, S::kTiles, T> state;
+#pragma unroll
+  for (int tile = 0; tile < S::kTiles; tile++) {
+#pragma unroll
+    for (int j = 0; j < 2; j++) state.peak[tile][j] = minus_infinity(), state.sum[tile][j] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; d++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) state.o[d][tile][j] = 0.0f;
+  }
+  ptx::wait_copies<0>();
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kEach; i++) {
+    if (!(taken >> i & 1)) continue;
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      float logits[S::kTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) logits[tile][j] = x[i][s][tile][j / 2][j % 2];
+      uint32_t p[S::kTiles][2];
+      state.template weigh<false, T>(logits, 0xffffu, 0.0f, p);
+      attend::Fragments<HEAD_DIM, T>::template each_value<A::kRowBytes>(
+          ring + (i * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+#pragma unroll
+            for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(state.o[d][tile], a0, a1, a2, a3, p[tile][0], p[tile][1], T());
+          });
+    }
+  }
+  __syncwarp();  // the result takes the values' place
+  attend::store_state<A>(state, reinterpret_cast<float*>(rings + warp * A::kRingBytes), stats[warp]);
+  __syncthreads();
+
+  for (int quad = tid; quad < kAllQuads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const attend::MergedQuad m = attend::merge_quad<kNumWarps>(
+        [&](int w) { return stats[w][head]; },
+        [&](int w) { return *reinterpret_cast<const float4*>(rings + w * A::kRingBytes + (head * A::kOutStride + 4 * at) * 4); });
+    const int owner = quad / Received::kQuads;
+    send<4>(&received.out[rank][quad % Received::kQuads].x, {m.o.x, m.o.y, m.o.z, m.o.w}, merged_at, owner);
+    if (at < kCluster) send<2>(&received.stats[rank][head].x, {m.peak, m.sum}, merged_at, at);
+  }
+  ptx::wait_cluster_barrier(merged_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
+  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const attend::MergedQuad m = attend::merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
+                                                              [&](int r) { return received.out[r][quad - own_begin]; });
+    const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
+    const int64_t q_head = static_cast<int64_t>(l.list) * HEADS + head;
+    T* to = static_cast<T*>(given.out) + l.request * given.out_batch_stride + q_head * given.out_head_stride;
+    *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<T>(m.o.x * unit, m.o.y * unit), pack2<T>(m.o.z * unit, m.o.w * unit));
+    if (at == 0 && given.lse)
+      given.lse[static_cast<int64_t>(l.request) * lists * HEADS + q_head] = m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
+  }
+  if (rank == 0) {
+    int before = 0;
+#pragma unroll 1
+    for (int base = 0; base < l.count; base += kThreads) {
+      const int i = base + tid;
+      const bool mine = i < l.count && (words[i / kEach] >> i % kEach & 1);
+      const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
+      if (lane == 0) sm.counts[warp] = __popc(all);
+      __syncthreads();
+      int position = before + __popc(all & ((1u << lane) - 1));
+      for (int w = 0; w < kNumWarps; w++) {
+        if (w < warp) position += sm.counts[w];
+        before += sm.counts[w];
+      }
+      if (mine && position < args.slots) out[position] = l.candidates[i];
+      __syncthreads();
+    }
+  }
+  __syncthreads();  // nobody looks at the barriers any more
+  if (tid == 0) mbarrier_invalidate(&landed), mbarrier_invalidate(&merged);  // their memory is the next block's
+}
+
+}  // namespace kvloom
