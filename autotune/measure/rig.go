@@ -434,7 +434,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 // links reports whether a work is a link of a chain that may start before the one before it has ended.
 func links(work Work) bool {
 	switch work {
-	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageAttend), Dense,
+	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend),
 		Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropPoolSelect), Work(plan.DropCompact):
 		return true
 	}
@@ -457,6 +457,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.selectStep(fn, l, ws)
 	case Work(plan.PageAttend), Dense:
 		return r.attendStep(work, fn, l, ws)
+	case Work(plan.PageSelectAttend):
+		return r.selectAttendStep(fn, l, ws)
 	case Work(plan.PageRerank):
 		return r.rerankStep(fn, l, ws)
 	case Work(plan.PageRerankAttend):

@@ -27,6 +27,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planPageRerank(s, t)
 	case PageAttend:
 		return planPageAttend(s, t)
+	case PageSelectAttend:
+		return planPageSelectAttend(s, t)
 	case DropObserve:
 		return planDropObserve(s, t)
 	case DropScore:

@@ -82,11 +82,16 @@ func padded(n int) int {
 	return p
 }
 
-// selectClusterShared is the dynamic shared memory of a block: select::ClusterShared and the pages that registers do not hold.
-func selectClusterShared(heads int, shape selectClusterShape) int {
+// selectExchange is the size of select::ClusterShared.
+func selectExchange(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32
 	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 4*warps*shape.pages + 8192/8 + 20
-	return (exchange+15)/16*16 + 4*heads*shape.threads*(shape.pages-selectKept(heads, shape.pages))
+	return (exchange + 15) / 16 * 16
+}
+
+// selectClusterShared is the dynamic shared memory of a block: select::ClusterShared and the pages that registers do not hold.
+func selectClusterShared(heads int, shape selectClusterShape) int {
+	return selectExchange(heads, shape) + 4*heads*shape.threads*(shape.pages-selectKept(heads, shape.pages))
 }
 
 func selectClusterRefusal(s *specs.Spec, t Target, shape selectClusterShape, dynamic int) string {

@@ -38,7 +38,7 @@ func ChainCandidates(p *plan.Plan, form plan.Form) ([]plan.Candidate, bool) {
 	return out, true
 }
 
-// CheckChain verifies the four candidates as one graph. The selection is compared with float64's own from the summaries that the
+// CheckChain verifies the four candidates as one graph; page_select_attend may stand for the last two. The selection is compared with float64's own from the summaries that the
 // device built: where log shares differ by more than four times the score bound (8e-3 nats up to |logit| 64) it must agree. The
 // attention is compared over the pages that the device chose.
 func CheckChain(ctx context.Context, e *Env, s *specs.Spec, name string, candidates []plan.Candidate, o Options) []Result {
@@ -141,6 +141,9 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 		}
 	}
 	for i, k := range r.kernels {
+		if k == nil {
+			continue // the kernel before does its work
+		}
 		if r.workspaces[i], err = k.Workspace(r.launchOf(i)); err != nil {
 			return err
 		}
@@ -151,22 +154,25 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 // enqueue puts one decode step on a stream.
 func (r *chainRun) enqueue(s device.Stream) error {
 	cache := r.Args()
-	return errors.Join(
+	attend := kernel.PageAttendArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(),
+		Out: r.output.Ptr(), LSE: r.lses.Ptr(), QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
+		OutBatchStride: r.outRows.BatchStride, OutHeadStride: r.outRows.RowStride,
+		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
+		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), Slots: int32(r.Slots)}
+	err := errors.Join(
 		Enqueue(r.kernels[0], s, r.launch, &kernel.PageSummaryArgs{Cache: cache, Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(),
 			Workspace: r.workspaces[0].Ptr(), SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
 		Enqueue(r.kernels[1], s, r.launch, &kernel.PageScoreArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(),
 			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
-			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}),
-		Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs()),
-		r.enqueueRerank(s, cache),
-		Enqueue(r.kernels[3], s, r.launch, &kernel.PageAttendArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(),
-			Out: r.output.Ptr(), LSE: r.lses.Ptr(), Workspace: r.workspaces[3].Ptr(),
-			QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
-			OutBatchStride: r.outRows.BatchStride, OutHeadStride: r.outRows.RowStride,
-			PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
-			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), Slots: int32(r.Slots)}))
+			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}))
+	if r.kernels[3] == nil {
+		return errors.Join(err, Enqueue(r.kernels[2], s, r.launch, &kernel.PageSelectAttendArgs{Select: *r.selectArgs(), Attend: attend}))
+	}
+	attend.Workspace = r.workspaces[3].Ptr()
+	return errors.Join(err, Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs()), r.enqueueRerank(s, cache),
+		Enqueue(r.kernels[3], s, r.launch, &attend))
 }
 
 // selectArgs choose the lists, or what is proposed to the rerank.

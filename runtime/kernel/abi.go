@@ -132,6 +132,12 @@ type PageRerankAttendArgs struct {
 	OutHeadStride  int64          // elements
 }
 
+// PageSelectAttendArgs is both in one launch: Attend reads the lists that Select writes.
+type PageSelectAttendArgs struct {
+	Select PageSelectArgs
+	Attend PageAttendArgs
+}
+
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
 type PageAttendArgs struct {
 	Cache            KVCache

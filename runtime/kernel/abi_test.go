@@ -42,7 +42,7 @@ func assertions() string {
 		t reflect.Type
 	}{
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
-		{"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()},
+		{"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()}, {"PageSelectAttendArgs", reflect.TypeFor[PageSelectAttendArgs]()},
 		{"KvQuantizeArgs", reflect.TypeFor[KVQuantizeArgs]()}, {"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()}, {"PageRerankAttendArgs", reflect.TypeFor[PageRerankAttendArgs]()}, {"QueryMomentArgs", reflect.TypeFor[QueryMomentArgs]()}, {"QueryFactorArgs", reflect.TypeFor[QueryFactorArgs]()},
 		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropObserveScoreArgs", reflect.TypeFor[DropObserveScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
 		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},

@@ -114,4 +114,10 @@ struct PageAttendArgs {
   int32_t reserved;
 };
 
+// page_select_attend: both in one launch; attend reads the lists that select writes.
+struct PageSelectAttendArgs {
+  PageSelectArgs select;
+  PageAttendArgs attend;
+};
+
 }  // namespace kvloom

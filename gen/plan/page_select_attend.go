@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvloom/kvloom/internal/launch"
+	"github.com/kvloom/kvloom/specs"
+)
+
+// PageSelectAttend selects and attends in one launch, where a layer has few enough lists that all of their clusters run at once.
+const PageSelectAttend Family = "page_select_attend"
+
+// selectAttendShape is one choice of the tuner: a cluster of blocks selects a list and attends to it.
+type selectAttendShape struct {
+	warps, stages, cluster int
+}
+
+// selectAttendShapes, the default of many lists first.
+var selectAttendShapes = []selectAttendShape{{16, 1, 8}, {8, 2, 8}, {8, 1, 8}, {16, 1, 16}, {8, 2, 16}, {8, 1, 16}}
+
+// listSlots is select::kListSlots: slots of a list that a block keeps.
+const listSlots = 512
+
+func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
+	p := FamilyPlan{Family: PageSelectAttend, Cost: selectAttendCost(s)}
+	if t.Arch != "sm_90a" {
+		return p
+	}
+	for _, shape := range selectAttendShapes {
+		c, words := selectAttendCandidate(s, t, shape)
+		if reason := selectAttendRefusal(s, t, shape, words); reason != "" {
+			p.Rejected = append(p.Rejected, Rejected{c, reason})
+			continue
+		}
+		p.Candidates = append(p.Candidates, c)
+	}
+	if attendLists(s) <= clustersOf16 { // more SMs for few lists
+		for i, c := range p.Candidates {
+			if c.Param("cluster") == 16 {
+				p.Candidates = append(append(p.Candidates[i:i+1:i+1], p.Candidates[:i]...), p.Candidates[i+1:]...)
+				break
+			}
+		}
+	}
+	return p
+}
+
+// selection is the select part of a shape: pages a thread that selection without masses keeps in registers.
+func (x selectAttendShape) selection() selectClusterShape {
+	return selectClusterShape{32 * x.warps, x.cluster, 2}
+}
+
+// selectAttendCandidate also returns the words of selection's part of the dynamic shared memory: what the blocks exchange, and values of
+// the spec's longest row.
+func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c Candidate, words int) {
+	heads, of := headsPerList(s), shape.selection()
+	z := newAttendSizes(s, shape.stages, 0)
+	threads := of.threads
+	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
+	words = (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
+	words = max(words, (selectClusterShared(heads, of)/4+31)/32*32)
+	return Candidate{
+		Family: PageSelectAttend, Form: Hopper, Arch: t.Arch,
+		Key:    fmt.Sprintf("%s %s", attendKey(s), s.Locks.Combine),
+		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}},
+		Constants: []Constant{
+			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"HEADS", fmt.Sprint(heads)},
+			{"COMBINE", "kvloom::reduce::Combine::" + combineNames[s.Locks.Combine]},
+			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
+			{"T", "kvloom::" + s.Cache.DType},
+			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
+			{"kWarps", fmt.Sprint(shape.warps)},
+			{"kStages", fmt.Sprint(shape.stages)},
+			{"kColumns", fmt.Sprint(z.columns)},
+			{"kCluster", fmt.Sprint(shape.cluster)},
+			{"kBufferWords", fmt.Sprint(words)},
+			{"kPages", fmt.Sprint(of.pages)},
+			{"kDependent", "true"},
+		},
+		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),
+		Geometry: launch.Geometry{
+			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
+			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*z.ringBytes, Dependent: true,
+			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
+		},
+		MinBlocks: 1,
+	}, words
+}
+
+func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, words int) string {
+	heads, z := headsPerList(s), newAttendSizes(s, shape.stages, 0)
+	switch {
+	case strings.HasPrefix(s.Cache.DType, "kivi"):
+		return "pages of a quantised store are page_attend's"
+	case s.Locks.Rerank > 1:
+		return "what is selected is reranked before it is attended to"
+	case s.Slots() > listSlots:
+		return fmt.Sprintf("a list of %d pages: a block keeps %d", s.Slots(), listSlots)
+	case z.headTiles > 1:
+		return fmt.Sprintf("%d heads of %d dims do not fit a block", heads, s.Attention.HeadDim)
+	}
+	if reason := selectClusterRefusal(s, t, shape.selection(), 0); reason != "" {
+		return reason
+	}
+	quads := (z.tileHeads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
+	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) + 4*listSlots +
+		shape.cluster*(16*quads+8*z.tileHeads) + 8*shape.warps*z.tileHeads + z.queryBytes + 64
+	if static > staticShared {
+		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
+	}
+	return attendLimits(s, t, z, shape.warps, shape.stages, 4*words+shape.warps*z.ringBytes+static, t.SharedPerBlock, t.Arch)
+}
+
+// selectAttendCost is both works', less the list's way through memory and back.
+func selectAttendCost(s *specs.Spec) Cost {
+	chooses, attends := selectCost(s), attendCost(s)
+	return func(w specs.Workload) Work {
+		a, b := chooses(w), attends(w)
+		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
+	}
+}

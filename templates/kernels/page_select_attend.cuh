@@ -1,0 +1,154 @@
+// page_select and page_attend of one list in one launch: the cluster that has chosen the pages attends to them. What a second launch would
+// wait for (the whole grid before it, the list's way through memory) is one exchange of the list among the cluster's blocks. The list is
+// written to memory too. Where selection is the radix kernel's, or the list is longer than a block keeps, the blocks read it there.
+#pragma once
+
+#include "kernels/page_attend_list.cuh"
+#include "kernels/page_select_cluster.cuh"
+
+namespace kvloom {
+
+namespace select {
+
+constexpr int kListSlots = 512;  // of the list that a block keeps
+
+// Where a chosen page goes: to memory, and to the list of every block of the cluster.
+template <int kCluster>
+struct SharedListOut {
+  int32_t* pages;          // [slots]
+  uint32_t list, barrier;  // shared addresses; list 0: to memory alone
+
+  __device__ __forceinline__ void operator()(int position, int page) const {
+    if (list != 0) {
+#pragma unroll
+      for (int to = 0; to < kCluster; ++to)
+        ptx::store_async(ptx::map_to_rank(list + 4 * position, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
+    }
+    pages[position] = page;
+  }
+};
+
+}  // namespace select
+
+// Parameters as page_select_cluster's and page_attend_list's; a block computes all heads of its list.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
+          int kCluster, int kBufferWords, int kPages, bool kDependent>
+__device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& all) {
+  using namespace attend;
+  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  using Q = typename Compute<T>::type;
+  using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
+  static_assert(kCluster > 1, "the blocks of a list are a cluster");
+  static_assert(S::kHeadTiles == 1, "a block computes all heads of its list");
+  static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
+  static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
+  constexpr int kThreads = 32 * kWarps;
+  extern __shared__ __align__(128) uint8_t memory[];  // [4 * kBufferWords] of selection, [kWarps][kRingBytes]
+  uint8_t* const rings = memory + 4 * kBufferWords;
+  __shared__ float2 stats[kWarps][S::kTileHeads];     // peak and sum of each warp
+  __shared__ Received received;
+  __shared__ int32_t kept[select::kListSlots];
+  __shared__ __align__(8) uint64_t landed, listed;
+  const PageAttendArgs& args = all.attend;
+  const KvCache& cache = args.cache;
+  const int tid = threadIdx.x, warp = tid / 32;
+  const int rank = ptx::cluster_rank<kCluster>(), request = blockIdx.y;
+  const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster;
+  const int64_t q_head = static_cast<int64_t>(list) * HEADS;
+  constexpr int kHeadQuads = HEAD_DIM / 4, kQuads = HEADS * kHeadQuads;
+  const int own_begin = min(rank * Received::kQuads, kQuads), own_end = min(own_begin + Received::kQuads, kQuads);
+  const int slots = args.slots;
+  const bool keeps = slots <= select::kListSlots;
+  if (tid == 0) {
+    mbarrier_init(&landed, 1);
+    mbarrier_init(&listed, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * HEADS));
+    if (keeps) mbarrier_expect(&listed, 4 * slots);
+  }
+  // The length, the table and the query stand since before the layer's first launch.
+  copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+                                    args.q_head_stride, HEADS);
+  Units<PAGE> units;
+  units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + list] : cache.seq_lens[request], 0);
+  units.table = cache.block_table + request * cache.table_stride;
+  units.max_pages = cache.max_pages;
+
+  int32_t* const pages = all.select.pages + request * all.select.pages_batch_stride + list * all.select.pages_list_stride;
+  const bool chosen = page_select_in_cluster<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(
+      all.select, select::SharedListOut<kCluster>{pages, keeps ? ptx::shared_address(kept) : 0u, ptx::shared_address(&listed)});
+  if (chosen && keeps) {
+    ptx::wait_cluster_barrier(ptx::shared_address(&listed), 0);
+    units.pages = kept, units.count = slots;
+  } else {
+    ptx::cluster_sync<kCluster>();
+    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+  }
+
+  const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
+  const int worker = rank * kWarps + warp;
+  constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
+  const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
+  const int first = each * worker + min(worker, more), last = first + each + (worker < more);
+  const Rows<T> k{static_cast<const T*>(cache.k) + list * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
+  const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
+  // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
+  const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
+  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, ptx::shared_address(rings) + warp * S::kRingBytes);
+  Batch<PAGE> batch;
+  int to = min(last, (first / kBatch + 1) * kBatch);
+  batch.read(units.pages, first, to, slots);
+  batch.look_up(units, first);
+  ring.start(units, first, to);
+  ptx::wait_copies<kStages>();
+  __syncthreads();  // the query is whole; the first keys are on their way
+  State<HEAD_DIM, kColumns, T> state;
+  state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
+  for (int from = first;;) {
+    ring.run(state, units, from, to, args.logit_softcap * kLog2E);
+    from = to;
+    if (from >= last) break;
+    to = min(last, from + kBatch);
+    batch.read(units.pages, from, to, slots);
+    batch.look_up(units, from);
+    ring.start(units, from, to);
+  }
+  store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
+  __syncthreads();
+
+  const uint32_t landed_at = ptx::shared_address(&landed);
+  for (int quad = tid; quad < kQuads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kWarps>(
+        [&](int w) { return stats[w][head]; },
+        [&](int w) {
+          return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
+        });
+    const int owner = quad / Received::kQuads;
+    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][quad % Received::kQuads]), owner),
+                     make_uint4(__float_as_uint(m.o.x), __float_as_uint(m.o.y), __float_as_uint(m.o.z), __float_as_uint(m.o.w)),
+                     ptx::map_to_rank(landed_at, owner));
+    if (at < kCluster)
+      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), at),
+                       make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
+  }
+  ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
+  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
+                                              [&](int r) { return received.out[r][quad - own_begin]; });
+    const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
+    Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
+    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
+    if (at == 0 && args.lse)
+      args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
+          m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
+  }
+  __syncthreads();  // nobody looks at the barriers any more
+  if (tid == 0) {  // their memory is the next block's
+    mbarrier_invalidate(&landed);
+    mbarrier_invalidate(&listed);
+  }
+}
+
+}  // namespace kvloom
