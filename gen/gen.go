@@ -84,6 +84,7 @@ var works = []struct {
 	{string(plan.DropPool), plan.DropPool},
 	{string(plan.DropAllot), plan.DropAllot},
 	{string(plan.DropSelect), plan.DropSelect},
+	{string(plan.DropPoolSelect), plan.DropPoolSelect},
 	{string(plan.DropCompact), plan.DropCompact},
 }
 

@@ -25,7 +25,8 @@ func (w Work) Family() plan.Family {
 // latter: plan.Plan.Has.
 var Works = []Work{Work(plan.PageSummary), Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense, Work(plan.PageRerank), Work(plan.PageRerankAttend),
 	Work(plan.QueryMoment), Work(plan.QueryFactor),
-	Work(plan.DropObserve), Work(plan.DropScore), Work(plan.DropObserveScore), Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropCompact)}
+	Work(plan.DropObserve), Work(plan.DropScore), Work(plan.DropObserveScore), Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect),
+	Work(plan.DropPoolSelect), Work(plan.DropCompact)}
 
 // Request asks the measuring child for one trial. It is one line of JSON on the child's standard input.
 type Request struct {

@@ -240,7 +240,8 @@ func (r *Rig) allotStep(fn device.Function, l *device.Launch) (*Step, error) {
 	}}, nil
 }
 
-func (r *Rig) keepStep(fn device.Function, l *device.Launch) (*Step, error) {
+// keepStep selects among pooled scores, or scores that the kernel pools.
+func (r *Rig) keepStep(fn device.Function, l *device.Launch, values *ring) (*Step, error) {
 	if err := r.needTokenScores(); err != nil {
 		return nil, err
 	}
@@ -250,8 +251,8 @@ func (r *Rig) keepStep(fn device.Function, l *device.Launch) (*Step, error) {
 		return nil, err
 	}
 	args := make([]kernel.DropSelectArgs, 1)
-	return &Step{Sets: r.drop.pooled.n, launch: func(i int) error {
-		args[0] = kernel.DropSelectArgs{Values: r.drop.pooled.at(i), SeqLens: r.lens, Indices: out.at(0), Counts: out.at(0) + device.Ptr(p.Batch*p.KVHeads*kept*4),
+	return &Step{Sets: values.n, launch: func(i int) error {
+		args[0] = kernel.DropSelectArgs{Values: values.at(i), SeqLens: r.lens, Indices: out.at(0), Counts: out.at(0) + device.Ptr(p.Batch*p.KVHeads*kept*4),
 			ValueBatchStride: p.KVHeads * tokens, ValueHeadStride: tokens, IndexBatchStride: p.KVHeads * kept, IndexHeadStride: kept,
 			Budget: r.budget(), Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxTokens: int32(tokens), Slots: int32(kept)}
 		if r.Spec.DropKV.Rule == "streaming" {

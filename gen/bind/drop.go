@@ -30,6 +30,22 @@ func shapeOf(d jen.Dict) jen.Dict {
 	return d
 }
 
+// selectParams and selectArgs are those of a selection among one value a token.
+func selectParams(values string) []jen.Code {
+	return []jen.Code{cacheParam(), ptrs(values, "budgets", "indices", "counts"), jen.Id("slots").Int()}
+}
+
+func selectArgs(values string) jen.Dict {
+	d := jen.Dict{
+		jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Budget"): jen.Id("Budget").Call(), jen.Id("BudgetBatchStride"): kvHeads(),
+		jen.Id("IndexBatchStride"): kvHeads().Op("*").Int64().Call(jen.Id("slots")), jen.Id("IndexHeadStride"): jen.Int64().Call(jen.Id("slots")),
+		jen.Id("Slots"): jen.Int32().Call(jen.Id("slots")),
+	}
+	same(d, [2]string{"Values", values}, [2]string{"Budgets", "budgets"}, [2]string{"Indices", "indices"}, [2]string{"Counts", "counts"})
+	tokenStrides(d, "Value")
+	return shapeOf(d)
+}
+
 func logits(d jen.Dict) jen.Dict {
 	d[jen.Id("SoftmaxScale")] = jen.Id("SoftmaxScale")
 	d[jen.Id("LogitSoftcap")] = jen.Id("LogitSoftcap")
@@ -126,17 +142,17 @@ to the best of all heads.`,
 int32 [batch, kv head, slots], -1 after them, and their count int32 [batch, kv head]. Null budgets: every head keeps what Budget says.`,
 		args: `fills in dense values [batch, kv head, max tokens], budgets and counts [batch, kv head] and indices [batch, kv head, slots]. budgets may
 be null, and values for the rule streaming. slots is at least Budget().Slots(max tokens, 1); with budgets, Slots(max tokens, kv heads).`,
-		params: []jen.Code{cacheParam(), ptrs("values", "budgets", "indices", "counts"), jen.Id("slots").Int()},
-		fill: func(pkg) jen.Dict {
-			d := jen.Dict{
-				jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Budget"): jen.Id("Budget").Call(), jen.Id("BudgetBatchStride"): kvHeads(),
-				jen.Id("IndexBatchStride"): kvHeads().Op("*").Int64().Call(jen.Id("slots")), jen.Id("IndexHeadStride"): jen.Int64().Call(jen.Id("slots")),
-				jen.Id("Slots"): jen.Int32().Call(jen.Id("slots")),
-			}
-			same(d, [2]string{"Values", "values"}, [2]string{"Budgets", "budgets"}, [2]string{"Indices", "indices"}, [2]string{"Counts", "counts"})
-			tokenStrides(d, "Value")
-			return shapeOf(d)
-		},
+		params: selectParams("values"),
+		fill:   func(pkg) jen.Dict { return selectArgs("values") },
+	},
+	{
+		stem: plan.DropPoolSelect, function: "DropPoolSelect",
+		doc: `picks the tokens that each head keeps as DropPool and DropSelect do, in one launch, from the scores themselves; pooled scores go to no
+memory.`,
+		args: `fills in dense scores [batch, kv head, max tokens], budgets and counts [batch, kv head] and indices [batch, kv head, slots]. budgets may
+be null. slots is at least Budget().Slots(max tokens, 1).`,
+		params: selectParams("scores"),
+		fill:   func(pkg) jen.Dict { return selectArgs("scores") },
 	},
 	{
 		stem: plan.DropCompact, function: "DropCompact",

@@ -15,11 +15,14 @@ const (
 	DropPool         Family = "drop_pool"
 	DropAllot        Family = "drop_allot"
 	DropSelect       Family = "drop_select"
-	DropCompact      Family = "drop_compact"
+	// DropPoolSelect is drop_pool and drop_select in one launch, where heads have budgets of their own.
+	DropPoolSelect Family = "drop_pool_select"
+	DropCompact    Family = "drop_compact"
 )
 
 // dropFamilies are those that a spec's eviction needs: streaming scores nothing, snapkv and value_norm use the log-sum-exp of
-// drop_observe alone, and only adaptive budgets are allotted. drop_observe_score is an alternative to the two before it.
+// drop_observe alone, and only adaptive budgets are allotted. drop_observe_score is an alternative to the two before it, and
+// drop_pool_select to drop_pool and drop_select.
 func dropFamilies(s *specs.Spec, t Target) []Family {
 	var list []Family
 	if s.DropKV.Rule != "streaming" {
@@ -29,7 +32,9 @@ func dropFamilies(s *specs.Spec, t Target) []Family {
 		}
 		list = append(list, DropPool)
 		if s.DropKV.HeadBudgets.Kind == "adaptive" {
-			list = append(list, DropAllot)
+			list = append(list, DropAllot) // which reads pooled scores
+		} else if s.DropKV.Pool.Kind != "none" && s.DropKV.Pool.Width > 1 {
+			list = append(list, DropPoolSelect)
 		}
 	}
 	return append(list, DropSelect, DropCompact)

@@ -95,6 +95,20 @@ func planDropSelect(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
+func planDropPoolSelect(s *specs.Spec, t Target) FamilyPlan {
+	k := s.DropKV
+	p := FamilyPlan{Family: DropPoolSelect, Cost: planDropSelect(s, t).Cost}
+	for _, shape := range dropSelectShapes {
+		if shape.form == Hopper && t.Arch != "sm_90a" {
+			continue
+		}
+		c := dropSelectCandidate(t, shape, k.Pool)
+		c.Family, c.Key, c.Entry = DropPoolSelect, fmt.Sprintf("w%d %s %d", k.Window, k.Pool.Kind, k.Pool.Width), string(DropPoolSelect)
+		p.Candidates = append(p.Candidates, c)
+	}
+	return p
+}
+
 // dropSelectCandidate pools values on the way.
 func dropSelectCandidate(t Target, shape dropSelectShape, pool specs.Pool) Candidate {
 	dependent := shape.form == Hopper

@@ -37,6 +37,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planDropObserveScore(s, t)
 	case DropPool:
 		return planDropPool(s, t)
+	case DropPoolSelect:
+		return planDropPoolSelect(s, t)
 	case DropAllot:
 		return planDropAllot(s, t)
 	case DropSelect:

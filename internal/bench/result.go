@@ -144,6 +144,9 @@ func (shape *Shape) drop(family string, s *specs.Spec, w specs.Workload, contigu
 		pool()
 	case string(plan.DropAllot), string(plan.DropSelect):
 		shape.Window, shape.Kept = k.Window, k.Keep(w.Context)
+	case string(plan.DropPoolSelect):
+		pool()
+		shape.Kept = k.Keep(w.Context)
 	case string(plan.DropCompact):
 		cache()
 		shape.Kept = k.Keep(w.Context)

@@ -13,8 +13,15 @@ const fused = measure.Work("drop_observe_score")
 
 // ways are the lists of works that do a family's work, launched one after the other: most families have one of one work; where a kernel does
 // what several others do, both are there, and a bench measures the faster.
-func ways(p *plan.Plan, family string) [][]measure.Work {
-	passes, rest := []measure.Work{measure.Work(plan.DropObserve), measure.Work(plan.DropScore)}, []measure.Work(nil)
+func ways(p *plan.Plan, family string) (list [][]measure.Work) {
+	scoring := [][]measure.Work{{measure.Work(plan.DropObserve), measure.Work(plan.DropScore)}}
+	if p.Has(plan.Family(fused)) {
+		scoring = append(scoring, []measure.Work{fused})
+	}
+	choosing := [][]measure.Work{{measure.Work(plan.DropPool), measure.Work(plan.DropSelect)}}
+	if p.Has(plan.DropPoolSelect) {
+		choosing = append(choosing, []measure.Work{measure.Work(plan.DropPoolSelect)})
+	}
 	switch family {
 	case ChainFamily:
 		if p.Has(plan.PageRerank) {
@@ -27,16 +34,16 @@ func ways(p *plan.Plan, family string) [][]measure.Work {
 		}
 		return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}
 	case DropObserveScore:
+		return scoring
 	case DropChain:
-		rest = []measure.Work{measure.Work(plan.DropPool), measure.Work(plan.DropSelect)}
-	default:
-		return [][]measure.Work{{measure.Work(family)}}
+		for _, before := range scoring {
+			for _, after := range choosing {
+				list = append(list, slices.Concat(before, after))
+			}
+		}
+		return list
 	}
-	list := [][]measure.Work{append(passes, rest...)}
-	if p.Has(plan.Family(fused)) {
-		list = append(list, append([]measure.Work{fused}, rest...))
-	}
-	return list
+	return [][]measure.Work{{measure.Work(family)}}
 }
 
 // worksOf lists the works of families, every way of each, none twice.
@@ -76,10 +83,7 @@ func cost(p *plan.Plan, work measure.Work, w specs.Workload) plan.Work {
 		return p.Of(plan.Family(work)).Cost(w)
 	}
 	a := p.Spec.Attention
-	tokens, element := int64(w.Batch)*int64(w.Context), int64(2)
-	if p.Spec.Cache.DType == "fp8_e4m3" {
-		element = 1
-	}
-	return plan.Work{Bytes: tokens * int64(a.KVHeads) * int64(a.HeadDim) * 2 * element, Flops: 4 * tokens * int64(a.QueryHeads) * int64(a.HeadDim),
+	tokens := int64(w.Batch) * int64(w.Context)
+	return plan.Work{Bytes: tokens * int64(a.KVHeads) * int64(specs.Derive(p.Spec).KVPageBytes) / int64(p.Spec.Cache.PageSize), Flops: 4 * tokens * int64(a.QueryHeads) * int64(a.HeadDim),
 		Exponential: tokens * int64(a.QueryHeads)}
 }

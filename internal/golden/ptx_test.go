@@ -91,6 +91,7 @@ var argsBytes = map[plan.Family]uintptr{
 	plan.DropPool:         unsafe.Sizeof(kernel.DropPoolArgs{}),
 	plan.DropAllot:        unsafe.Sizeof(kernel.DropAllotArgs{}),
 	plan.DropSelect:       unsafe.Sizeof(kernel.DropSelectArgs{}),
+	plan.DropPoolSelect:   unsafe.Sizeof(kernel.DropSelectArgs{}),
 	plan.DropCompact:      unsafe.Sizeof(kernel.DropCompactArgs{}),
 }
 

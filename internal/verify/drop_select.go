@@ -20,6 +20,7 @@ const (
 
 func init() {
 	register(plan.DropSelect, checkDropSelect)
+	register(plan.DropPoolSelect, checkDropPoolSelect)
 	register(plan.DropAllot, checkDropAllot)
 }
 
@@ -73,6 +74,32 @@ func (b namedBudget) args() kernel.DropBudget {
 // the streaming rule's.
 func checkDropSelect(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
 	return eachBudget(ctx, e, s, c, o, tokensMetric, false, selectTokens)
+}
+
+// checkDropPoolSelect compares drop_pool_select with the float64 choice among values that are pooled as f32 pools them: it is exact.
+func checkDropPoolSelect(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
+	return eachBudget(ctx, e, s, c, o, tokensMetric, false, selectTokens)
+}
+
+// pooled are a layer's values as f32 pools them: a maximum is exact, and a mean is a sum, from the lowest neighbour up, over their number.
+func pooled(s *specs.Spec, layer [][]float64) (out [][]float64) {
+	k := s.DropKV
+	pool := reference.DropPool{Kind: k.Pool.Kind, Width: k.Pool.Width}
+	for _, values := range layer {
+		of := pool.Pool(values, k.Window, 0)
+		if end := max(len(values)-k.Window, 0); k.Pool.Kind == "avg" {
+			for j := range end {
+				low, high := max(j-k.Pool.Width/2, 0), min(j+k.Pool.Width/2+1, end)
+				var sum float32
+				for _, v := range values[low:high] {
+					sum += float32(v)
+				}
+				of[j] = float64(sum / float32(high-low))
+			}
+		}
+		out = append(out, of)
+	}
+	return out
 }
 
 // checkDropAllot compares drop_allot's budgets with the number of tokens that the float64 allocation gives each head.
@@ -156,6 +183,9 @@ func selectTokens(e *Env, s *specs.Spec, k *Kernel, p *valueProblem, b namedBudg
 						layer[h][j] = float64(j)
 					}
 				}
+			}
+			if k.Candidate.Family == plan.DropPoolSelect {
+				layer = pooled(s, layer)
 			}
 			for h, want := range b.Select(layer) {
 				if got := lists[request][h]; !slices.Equal(got, want) {

@@ -150,6 +150,10 @@ func TestDropSelectOnSimulator(t *testing.T) {
 	onDropShapes(t, plan.DropSelect, append(valueShapes[:2:2], dropShape{"streaming", "no values", 64, 16, 4, 8, "bf16", "streaming", nil, nil}))
 }
 
+func TestDropPoolSelectOnSimulator(t *testing.T) {
+	onDropShapes(t, plan.DropPoolSelect, []dropShape{valueShapes[0], valueShapes[1], valueShapes[3]})
+}
+
 func TestDropAllotOnSimulator(t *testing.T) { onDropShapes(t, plan.DropAllot, valueShapes[:2]) }
 
 func TestDropCompactOnSimulator(t *testing.T) {
@@ -169,7 +173,7 @@ func TestDropSanitized(t *testing.T) {
 	e := NewEnv(dev, l.Compile)
 	s := dropShapes[0].spec()
 	for f, name := range map[plan.Family]string{plan.DropObserve: "ragged tail", plan.DropScore: "ragged tail", plan.DropCompact: "contiguous",
-		plan.DropPool: "random", plan.DropSelect: "steps", plan.DropAllot: "steps"} {
+		plan.DropPool: "random", plan.DropSelect: "steps", plan.DropPoolSelect: "steps", plan.DropAllot: "steps"} {
 		for _, c := range onePerForm(t, f, s) {
 			results, err := Check(t.Context(), e, s, c, Options{Only: name, Seed: 1, Workloads: "small"})
 			if err != nil {

@@ -122,7 +122,9 @@ const (
 	DropPool         = "drop_pool"
 	DropAllot        = "drop_allot"
 	DropSelect       = "drop_select"
-	DropCompact      = "drop_compact"
+	// DropPoolSelect does both, where heads have budgets of their own; see Set.Pools.
+	DropPoolSelect = "drop_pool_select"
+	DropCompact    = "drop_compact"
 )
 
 // Work is what one launch function does, with its kernel for each tuned workload. Kernels are indices into Bundle.Kernels.

@@ -62,6 +62,18 @@ func (s *Set) DropSelect(st device.Stream, a *DropSelectArgs, w Workload) error 
 	return s.run(st, dropSelectWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
 }
 
+// DropPoolSelect picks the kept tokens of each head from scores that it pools on the way: DropPool and DropSelect in one launch, without
+// pooled scores in memory. Only bundles that Pools reports have it.
+func (s *Set) DropPoolSelect(st device.Stream, a *DropSelectArgs, w Workload) error {
+	if err := s.CheckDropSelect(a); err != nil {
+		return err
+	}
+	return s.run(st, dropPoolSelectWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+}
+
+// Pools reports whether DropPoolSelect is there to take the place of DropPool and DropSelect.
+func (s *Set) Pools() bool { return s.works[dropPoolSelectWork] != nil }
+
 // DropCompact gathers the kept tokens of each head to the front of a cache.
 func (s *Set) DropCompact(st device.Stream, a *DropCompactArgs, w Workload) error {
 	if err := s.CheckDropCompact(a); err != nil {

@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, PageRerankAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageRerank, PageRerankAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact}
 
 type workID int
 
@@ -35,6 +35,7 @@ const (
 	dropPoolWork
 	dropAllotWork
 	dropSelectWork
+	dropPoolSelectWork
 	dropCompactWork
 	numWorks
 )

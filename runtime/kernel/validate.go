@@ -155,7 +155,7 @@ func Optional(work string) bool { return work == DropObserveScore || work == Pag
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageRerank, PageRerankAttend, PageAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageRerank, PageRerankAttend, PageAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

@@ -12,7 +12,10 @@ template <int WINDOW, drop::Pool KIND, int WIDTH, int kThreads, int kEach, bool 
 __device__ __forceinline__ void drop_pool(const DropPoolArgs& args) {
   using namespace drop;
   constexpr int kTokens = 4 * kThreads * kEach;  // of a block
-  if constexpr (kDependent) ptx::wait_for_dependencies();
+  if constexpr (kDependent) {
+    ptx::launch_dependents();
+    ptx::wait_for_dependencies();
+  }
   const int request = blockIdx.z, kv_head = blockIdx.y;
   const int length = min(max(args.seq_lens[request], 0), args.max_tokens);
   const int end = max(length - WINDOW, 0);  // tokens before the window

@@ -55,6 +55,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords], then what blocks exchange
   Memory& sm = *reinterpret_cast<Memory*>(buffer + kBufferWords);
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = ptx::cluster_rank<kCluster>();
+  if constexpr (kDependent) ptx::launch_dependents();
   for (int i = tid; i < kRounds * (BINS + 4); i += kThreads) (&sm.counts[0][0])[i] = 0;
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
