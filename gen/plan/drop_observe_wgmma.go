@@ -10,8 +10,12 @@ import (
 // dropObserveWgmmaShapes are tiles in each of two rings, and splits that merge in a cluster.
 var dropObserveWgmmaShapes = []struct{ stages, cluster int }{{4, 2}, {5, 2}, {3, 2}, {4, 1}}
 
-// dropScratch is what the scratch of observing should not exceed, in bytes, where a few splits fewer are enough for that.
-const dropScratch = 1_000_000
+// dropScratch is what the scratch of observing should not exceed, in bytes: more splits take turns at its parts. dropSlots bounds those of
+// a head.
+const (
+	dropScratch = 1_000_000
+	dropSlots   = 63
+)
 
 // dropObserveWgmma adds the candidates with wgmma.
 func dropObserveWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
@@ -39,14 +43,8 @@ func dropObserveWgmmaCandidate(s *specs.Spec, t Target, stages, cluster int) Can
 	rowTiles, _ := dropWgmmaRowTiles(dropRows(s))
 	n := 8 * rowTiles
 	part := 4 * n * (d + 2)
-	all := max(t.SMs/heads/cluster, 1)
-	parts := all
-	for parts > 1 && heads*parts*part > dropScratch && 8*(parts-1) >= 7*all {
-		parts--
-	}
-	if heads*parts*part > dropScratch {
-		parts = all // too few would be left
-	}
+	clusters := max(t.SMs/heads/cluster, 1)
+	slots := min(max(dropScratch/(heads*(part+256)), 1), clusters, dropSlots)
 	return Candidate{
 		Family: DropObserve, Form: Hopper, Arch: t.Arch,
 		Key:       dropKey(s),
@@ -58,13 +56,14 @@ func dropObserveWgmmaCandidate(s *specs.Spec, t Target, stages, cluster int) Can
 			{"kStages", fmt.Sprint(stages)},
 			{"kRowTiles", fmt.Sprint(rowTiles)},
 			{"kCluster", fmt.Sprint(cluster)},
+			{"kSlots", fmt.Sprint(slots)},
 			{"kDependent", "true"},
 		}),
 		Geometry: launch.Geometry{
-			Grid:  [3]launch.Extent{launch.Const(int64(parts * cluster)), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},
+			Grid:  [3]launch.Extent{launch.Const(int64(clusters * cluster)), launch.Each(launch.KVHeads), launch.Each(launch.Batch)},
 			Block: 384, Cluster: cluster, Dependent: true,
 			DynamicShared: 2*stages*dropTileBytes(d) + 2*d*n + 4*2*ringTokens*n + 2*4*n*4 + 2*ringStateBytes(stages),
-			Workspace:     []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(256 + parts*part), Per: 1}},
+			Workspace:     []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(256 + slots*part), Per: 1}},
 		},
 	}
 }

@@ -99,7 +99,14 @@ func TestDropScoreOnSimulator(t *testing.T) { onDropShapes(t, plan.DropScore, dr
 
 func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShapes) }
 
-func TestDropObserveOnSimulator(t *testing.T) { onDropShapes(t, plan.DropObserve, dropShapes) }
+// manyHeads leave each head so little of the scratch that clusters of blocks take turns at it.
+var manyHeads = dropShape{"16 heads", "one part of the workspace for four clusters", 128, 16, 8, 8, "bf16", "dropkv", func(s *specs.Spec) {
+	s.Attention.KVHeads, s.Attention.QueryHeads = 16, 128
+}, []string{"33 pages"}}
+
+func TestDropObserveOnSimulator(t *testing.T) {
+	onDropShapes(t, plan.DropObserve, append(slices.Clone(dropShapes), manyHeads))
+}
 
 func TestDropObserveResources(t *testing.T) { noSpills(t, plan.DropObserve, dropShapes) }
 

@@ -137,16 +137,18 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
 
 }  // namespace drop
 
-// O: the type of outputs: f32, or the cache's (fast). kCluster: splits that merge before they go to the workspace.
+// O: the type of outputs: f32, or the cache's (fast). kCluster: splits that merge before they go to the workspace. kSlots: parts of a
+// head there; more clusters than that take turns at a slot.
 template <int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, typename O, bool SOFTCAP, int kStages, int kRowTiles, int kCluster,
-          bool kDependent>
+          int kSlots, bool kDependent>
 __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) {
   using namespace drop;
   using S = WgmmaObserveShape<HEAD_DIM, WINDOW, GROUP, kStages, kRowTiles>;
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "outputs are whole products of 64 dims");
   static_assert(S::kRows <= S::kProduct, "the window's rows are one product");
   static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
-  constexpr int kColumns = S::kProduct / 4;
+  constexpr int kColumns = S::kProduct / 4, kCounterWords = 64;
+  static_assert(kSlots < kCounterWords, "a word counts the turns of a slot");
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int is_last;
   if constexpr (kDependent) ptx::wait_for_dependencies();
@@ -217,7 +219,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   }
   if constexpr (kCluster > 1) ptx::cluster_sync<kCluster>();  // no block leaves while another reads its shared memory
   if (rank > 0) return;
-  const int parts_used = blocks / kCluster;
+  const int clusters = blocks / kCluster, cluster = blockIdx.x / kCluster, slot = cluster % kSlots, parts_used = min(clusters, kSlots);
 
   const auto finish = [&](int row, int dim, float o, float peak, float sum) {
     if (row >= S::kRows) return;
@@ -225,31 +227,49 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     static_cast<O*>(args.out)[at * HEAD_DIM + dim] = from_float<O>(sum == 0.0f ? 0.0f : o / sum);
     if (dim == 0) args.lse[at] = sum == 0.0f ? minus_infinity() : (peak + log2f(sum)) * kLn2;
   };
-  constexpr int kCounterWords = 64;
   uint32_t* const counter = args.workspace + (static_cast<int64_t>(request) * kv_heads + kv_head) *
-                                                 (kCounterWords + static_cast<int64_t>(gridDim.x / kCluster) * S::kPartFloats);
-  float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [cluster][kPartFloats]
-  float* const part = parts + static_cast<int64_t>(blockIdx.x / kCluster) * S::kPartFloats;
+                                                 (kCounterWords + static_cast<int64_t>(kSlots) * S::kPartFloats);
+  float* const parts = reinterpret_cast<float*>(counter + kCounterWords);  // [kSlots][kPartFloats]
+  float* const part = parts + static_cast<int64_t>(slot) * S::kPartFloats;
+  const auto row_of = [&](int i) { return observer.column(i); };
+  const auto dim_of = [&](int b, int i) { return TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + i / 2 % 2 * 8; };
   if (group == 0) {
+    if (cluster >= kSlots) {  // blocks with lower numbers started before
+      if (threadIdx.x == 0) ptx::wait_grid(counter + 1 + slot, cluster / kSlots);
+      ptx::named_barrier(2, 128);
+      observer.merge([&](int word) {
+        constexpr int kOutputs = HEAD_DIM / 64 * (S::kProduct / 2);
+        if (word < kOutputs) {
+          const int b = word / (S::kProduct / 2), i = word % (S::kProduct / 2);
+          return __ldcg(part + row_of(i) * HEAD_DIM + dim_of(b, i));
+        }
+        const int c = (word - kOutputs) % kColumns, row = c / 2 * 8 + lane % 4 * 2 + c % 2;
+        return __ldcg(part + S::kProduct * HEAD_DIM + 2 * row + (word - kOutputs) / kColumns);
+      });
+      ptx::named_barrier(2, 128);  // every warp has read the rows' peaks and sums
+    }
 #pragma unroll
     for (int b = 0; b < HEAD_DIM / 64; ++b)
 #pragma unroll
       for (int i = 0; i < S::kProduct / 2; ++i) {
-        const int row = observer.column(i), dim = TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 2 + i % 2;
-        if (parts_used == 1) {
+        const int row = row_of(i), dim = dim_of(b, i), c = i / 4 * 2 + i % 2;
+        if (clusters == 1) {
           finish(row, dim, observer.o[b][i], observer.peak[c], observer.sum[c]);
         } else {
           part[row * HEAD_DIM + dim] = observer.o[b][i];
         }
       }
-    if (parts_used > 1 && threadIdx.x < 4)
+    if (clusters > 1 && threadIdx.x < 4)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
         *reinterpret_cast<float2*>(part + S::kProduct * HEAD_DIM + 2 * (c / 2 * 8 + lane * 2 + c % 2)) = make_float2(observer.peak[c], observer.sum[c]);
   }
-  if (parts_used == 1) return;
+  if (clusters == 1) return;
   ptx::named_barrier<1, S::kConsumers>();
-  if (threadIdx.x == 0) is_last = ptx::arrive_grid(counter) == static_cast<uint32_t>(parts_used) - 1;
+  if (threadIdx.x == 0) {
+    if (cluster + kSlots < clusters) ptx::arrive_grid(counter + 1 + slot);
+    is_last = ptx::arrive_grid(counter) == static_cast<uint32_t>(clusters) - 1;
+  }
   ptx::named_barrier<1, S::kConsumers>();
   if (!is_last) return;
   // Four dims of a row a thread: all parts of them, and their peaks, are asked for before the first is used.
@@ -288,7 +308,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   ptx::named_barrier<1, S::kConsumers>();  // the workspace is left zeroed
   for (int64_t i = threadIdx.x; i < static_cast<int64_t>(parts_used) * S::kPartFloats / 4; i += S::kConsumers)
     reinterpret_cast<float4*>(parts)[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (threadIdx.x == 0) *counter = 0;
+  if (threadIdx.x <= kSlots) counter[threadIdx.x] = 0;
 }
 
 }  // namespace kvloom
