@@ -39,6 +39,7 @@ type Rig struct {
 	table, lens, q, out, lse device.Ptr
 	pool                     ring // K then V, one set
 	poolV                    int64
+	stored                   ring // quantised pages
 	summaries                ring
 	wide, wideCounts         ring // candidates of a rerank
 	scores, masses           ring // masses: none where scores are of several requests
@@ -143,8 +144,8 @@ func (r *Rig) upload(b []byte) (device.Ptr, error) {
 	return p, r.Dev.Write(p, b)
 }
 
-// dtype is the cache's.
-func (r *Rig) dtype() reference.DType { return reference.DType(r.Spec.Cache.DType) }
+// dtype is that of the cache's rows.
+func (r *Rig) dtype() reference.DType { return reference.DType(r.Spec.Cache.RowType()) }
 
 // halves makes n random normal numbers in the 16-bit type of queries.
 func (r *Rig) halves(n int, sigma float64) []byte {
@@ -216,6 +217,7 @@ func (r *Rig) cache(i int) kernel.KVCache {
 		c.K = r.pool.at(i)
 		c.V = c.K + device.Ptr(r.poolV)
 	}
+	r.describeStore(&c, i)
 	return c
 }
 
@@ -327,8 +329,11 @@ func (r *Rig) massesAt(i int) device.Ptr {
 
 // touchedBytes is what attention over page lists reads of the pool.
 func (r *Rig) touchedBytes() int64 {
-	p := r.Problem
-	return p.Batch * p.Lists * min(p.Slots, p.MaxPages) * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 4
+	p, page := r.Problem, int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim)*4
+	if r.kivi() {
+		page = int64(r.Spec.StoreBytes())
+	}
+	return p.Batch * p.Lists * min(p.Slots, p.MaxPages) * page
 }
 
 // needLists makes random ascending page lists with the sink and the most recent page, one set for each launch of the ring.
@@ -463,6 +468,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.rerankStep(fn, l, ws)
 	case Work(plan.PageRerankAttend):
 		return r.rerankAttendStep(fn, l)
+	case Work(plan.KVQuantize):
+		return r.quantizeStep(fn, l, ws)
 	case Work(plan.QueryMoment):
 		return r.momentStep(fn, l)
 	case Work(plan.QueryFactor):

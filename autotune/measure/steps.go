@@ -95,10 +95,13 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 }
 
 func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
-	if err := r.needPool(work == Dense); err != nil {
+	if err := r.needPool(work == Dense && !r.kivi()); err != nil {
 		return nil, err
 	}
-	sets := r.pool.n
+	if err := r.needStore(work == Dense); err != nil {
+		return nil, err
+	}
+	sets := max(r.pool.n, r.stored.n)
 	if work != Dense {
 		if err := r.needLists(); err != nil {
 			return nil, err

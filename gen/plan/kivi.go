@@ -58,34 +58,41 @@ func planKVQuantize(s *specs.Spec, t Target) FamilyPlan {
 // kiviAttend is the streaming kernel over a KIVI cache.
 const kiviAttend = "kvloom::page_attend_kivi"
 
-// kiviShapes, the default of each form first. A stage is a third of one in 16 bits, so more of them are in flight.
-var kiviShapes = []attendShape{
-	{Hopper, 8, 3, 2, false}, {Hopper, 8, 4, 1, false}, {Hopper, 8, 3, 1, false}, {Hopper, 8, 4, 2, false}, {Hopper, 8, 2, 2, false}, {Hopper, 4, 4, 4, false},
-	{Hopper, 4, 4, 2, false}, {Hopper, 4, 3, 4, false}, {Hopper, 8, 2, 1, false},
-	{Portable, 8, 3, 1, false}, {Portable, 4, 3, 2, false}, {Portable, 8, 2, 1, false}, {Portable, 4, 2, 2, false}, {Portable, 4, 2, 1, false}, {Portable, 2, 2, 2, false},
+// kiviShape is one choice of the tuner: blocks an SM, whose registers the compiler keeps to.
+type kiviShape struct {
+	form                  Form
+	warps, stages, blocks int
+}
+
+// kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: more warps an SM
+// pay, as long as their registers fit.
+var kiviShapes = []kiviShape{
+	{Hopper, 8, 3, 2}, {Hopper, 8, 4, 2}, {Hopper, 8, 2, 2}, {Hopper, 4, 4, 4}, {Hopper, 4, 3, 4}, {Hopper, 16, 3, 1}, {Hopper, 16, 2, 1},
+	{Hopper, 12, 4, 1}, {Hopper, 12, 3, 1}, {Hopper, 8, 4, 1}, {Hopper, 8, 3, 1}, {Hopper, 4, 4, 1},
+	{Portable, 8, 3, 2}, {Portable, 8, 2, 2}, {Portable, 8, 3, 1}, {Portable, 8, 2, 1}, {Portable, 4, 3, 1}, {Portable, 4, 2, 1}, {Portable, 2, 2, 1},
 }
 
 func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageAttend, Cost: kiviCost(s)}
-	seen := map[string]bool{}
 	for _, shape := range kiviShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
-		c := attendCandidate(s, t, shape)
-		c.Header, c.Kernel = "kernels/page_attend_kivi.cuh", kiviAttend
+		c := attendCandidate(s, t, attendShape{shape.form, shape.warps, shape.stages, shape.blocks, false})
+		c.Params = append(c.Params, Param{"blocks", shape.blocks})
+		c.Header, c.Kernel, c.MinBlocks = "kernels/page_attend_kivi.cuh", kiviAttend, shape.blocks
 		z := kiviSizes(s, shape.stages)
 		c.Geometry.DynamicShared = shape.warps * z.ringBytes
-		if seen[c.ID()] {
-			continue
-		}
-		seen[c.ID()] = true
 		limit, who := t.SharedPerBlock, t.Arch
 		if shape.form == Portable {
 			limit, who = portableShared, "a portable kernel"
 		}
 		shared := c.Geometry.DynamicShared + 8*shape.warps*z.tileHeads + z.queryBytes + 32
-		if reason := attendLimits(s, t, z, shape.warps, shape.stages, shared, limit, who); reason != "" {
+		reason := attendLimits(s, t, z, shape.warps*shape.blocks, shape.stages, shared, limit, who)
+		if sm := t.SharedPerBlock + 1<<10; reason == "" && shape.blocks*(shared+1<<10) > sm {
+			reason = fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", shape.blocks, shared, sm)
+		}
+		if reason != "" {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})
 			continue
 		}

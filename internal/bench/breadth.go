@@ -49,7 +49,7 @@ func breadthCells() (cells []cell) {
 		}
 	})
 	numbers("bits", []int{2, 4, 8, 16}, func(c *cell, v int) { c.bits = v })
-	for _, v := range []string{"bf16", "fp16", "fp8_e4m3"} {
+	for _, v := range []string{"bf16", "fp16", "fp8_e4m3", "kivi4", "kivi2"} {
 		add("cache", v, func(c *cell) { c.dtype = v })
 	}
 	return cells
@@ -57,14 +57,17 @@ func breadthCells() (cells []cell) {
 
 // spec is the cell as a spec, by way of the loader, which refuses what is not built.
 func (c cell) spec() (*specs.Spec, error) {
+	eviction := "dropkv: {budget: {ratio: 0.05}}\n"
+	if !(specs.Cache{DType: c.dtype}).Evicts() {
+		eviction = "" // it may not be asked for
+	}
 	text := fmt.Sprintf(`name: breadth-d%[1]d-g%[2]d-p%[3]d-r%[4]d-b%[5]d-%[6]s
 attention: {query_heads: %[7]d, kv_heads: %[8]d, head_dim: %[1]d}
 cache: {dtype: %[9]s, page_size: %[3]d}
 locks: {rank: %[4]d, basis_bits: %[5]d, budget_tokens: 2048}
-dropkv: {budget: {ratio: 0.05}}
 targets: [sm_90a]
 workloads: [{context: %[10]d, batch: %[11]d}]
-`, c.dim, c.group, c.page, c.rank, c.bits, strings.ReplaceAll(c.dtype, "_", "-"), c.group*c.kvHeads, c.kvHeads, c.dtype, c.context, c.batch)
+%[12]s`, c.dim, c.group, c.page, c.rank, c.bits, strings.ReplaceAll(c.dtype, "_", "-"), c.group*c.kvHeads, c.kvHeads, c.dtype, c.context, c.batch, eviction)
 	return specs.Parse("breadth", []byte(text))
 }
 

@@ -111,6 +111,7 @@ func barJobs() (jobs []Job, err error) {
 		add(llama, 4<<10, 64, []string{summary}, func(j *Job) { j.Build = build })
 	}
 	add(llama, k512, 1, []string{score}, rank8)
+	add(llama, k128, 1, []string{string(plan.KVQuantize), attend, dense}, func(j *Job) { j.Spec.Cache.DType = specs.KIVI4 })
 	add(llama, k128, 8, []string{score}, rank8)
 	add(glm1m, k512, 1, []string{score, choose, attend, ChainFamily, dense}, nil)
 	add(glm1m, m1, 1, []string{score, choose, ChainFamily, dense}, nil)

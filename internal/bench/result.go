@@ -107,6 +107,8 @@ func ShapeOf(family string, j Job) Shape {
 		shape.Scan = l.Scan
 	case string(plan.QueryMoment), string(plan.QueryFactor):
 		shape.Basis = l.Basis
+	case string(plan.KVQuantize):
+		shape.QHeads = 0
 	case string(measure.Dense):
 	default:
 		panic(fmt.Sprintf("BUG: bench: unknown family %q", family))

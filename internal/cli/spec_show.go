@@ -65,7 +65,7 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	if pool != "none" {
 		pool = fmt.Sprintf("%s %d", pool, k.Pool.Width)
 	}
-	if s.Cache.DType == specs.FP8 {
+	if !s.Cache.Evicts() {
 		line("dropkv", "none: no kernel evicts from %s", s.Cache.DType)
 	} else {
 		line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)

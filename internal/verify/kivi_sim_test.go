@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 )
 
 // kiviShapes differ in every compile-time constant of the kernels of KIVI caches.
@@ -55,5 +57,45 @@ func TestKVQuantizeOnSimulator(t *testing.T) {
 			}
 			onSimulator(t, s, tc.reason, onePerForm(t, plan.KVQuantize, s), cases)
 		})
+	}
+}
+
+// TestKiviSummariesOnSimulator builds and scores summaries beside quantised pages: keys lie in the row table's blocks, records in the others.
+func TestKiviSummariesOnSimulator(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason          string
+		dim, page, rank, bits int
+	}{
+		{"d128", "the direct build, integer scores", 128, 16, 4, 4},
+		{"d64 p8", "eight pages a warp", 64, 8, 2, 2},
+		{"d80 p32", "a block a page", 80, 32, 3, 8},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := scoreSpec(tc.dim, tc.page, tc.rank, tc.bits, 4, "kivi4", 0)
+			s.Locks.BudgetTokens, s.Locks.Combine = 2048, "share_average"
+			for _, f := range []plan.Family{plan.PageSummary, plan.PageScore} {
+				onSimulator(t, s, tc.reason, onePerForm(t, f, s), []string{"mixed lengths", "holes", "pages filled while decoding", "replayed at other lengths"})
+			}
+		})
+	}
+}
+
+// TestKiviResources compiles the default of each form for every shape: they keep everything in registers.
+func TestKiviResources(t *testing.T) {
+	for _, tc := range kiviShapes {
+		s := attendSpec(tc.dim, tc.page, tc.group, tc.dtype, tc.rule, tc.softcap)
+		for _, f := range []plan.Family{plan.PageAttend, plan.KVQuantize} {
+			for _, c := range onePerForm(t, f, s) {
+				src, err := render.Candidate(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := nvrtctest.Compile(t, src).Resources
+				t.Logf("%s (%s): %s", c.ID(), tc.name, r)
+				if r.SpillStores+r.SpillLoads+r.StackBytes > 0 {
+					t.Errorf("%s (%s, %s): %s", c.ID(), tc.name, tc.reason, r)
+				}
+			}
+		}
 	}
 }

@@ -109,6 +109,8 @@ func (c *checker) cache(m *Model, k *KVCache, values bool) {
 	c.optional("cache.head_lens", k.HeadLens, 4)
 	if m.Kivi() {
 		c.ptr("cache.row_table", k.RowTable, 4)
+	} else if k.RowTable != 0 {
+		c.fail("cache.row_table", "is given, the model's cache of %s has but the block table", m.DType)
 	}
 	d, unit, heads := int64(m.HeadDim), m.cacheUnit(), int(k.KVHeads)
 	c.scale("cache.k_scale", m, k.KScale)

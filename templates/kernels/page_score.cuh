@@ -323,7 +323,8 @@ template <class S>
 __device__ __forceinline__ void score_tail(const PageScoreArgs& args, int request, int kv_head, int pass, int page, int tokens) {
   using T = typename S::Element;
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
-  const int block = __ldg(args.cache.block_table + request * args.cache.table_stride + page);
+  const int32_t* table = args.cache.row_table != nullptr ? args.cache.row_table : args.cache.block_table;
+  const int block = __ldg(table + request * args.cache.table_stride + page);
   float* scores = args.scores + request * args.score_batch_stride + page;
   using Key = typename S::Key;
   const Key* keys = static_cast<const Key*>(args.cache.k) + (block < 0 ? 0 : block) * args.cache.k_block_stride +

@@ -52,9 +52,10 @@ struct BuildItem {
 __device__ __forceinline__ BuildItem build_item(const PageSummaryArgs& args, int request, BuildRange range, int item) {
   if (item >= range.items) return {0, 0, false};
   const int page = range.first + item / args.cache.kv_heads, head = item % args.cache.kv_heads;
-  const int64_t block = args.cache.block_table[request * args.cache.table_stride + page];
-  return {block * args.cache.k_block_stride + head * args.cache.k_head_stride,
-          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0};
+  const int64_t at = request * args.cache.table_stride + page, block = args.cache.block_table[at];
+  const int64_t rows = args.cache.row_table != nullptr ? args.cache.row_table[at] : block;
+  return {rows * args.cache.k_block_stride + head * args.cache.k_head_stride,
+          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0 && rows >= 0};
 }
 
 // How keys of T are addressed.

@@ -76,20 +76,36 @@ struct TridiagonalBuild {
   // Looks up the four pages of a batch, one in each of lanes 0-3, and notes what its head adds to the offsets. Returns the block id,
   // which is not waited for before it is used; -1 where there is no page.
   __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
+  __device__ __forceinline__ int32_t* heads() const { return reinterpret_cast<int32_t*>(records() + 12); }  // where kCentred
+
+  // Offsets within a page are taken in 32 bits; longer strides are as rare as odd ones.
+  static __device__ __forceinline__ bool aligned(const KvCache& cache) {
+    return keys_aligned<T>(cache) && cache.k_token_stride >= 0 && cache.k_token_stride < 1 << 26;
+  }
+
+  // The block of the keys of the lane's page, by its place in the table. A KIVI cache has the record elsewhere: its offset is noted at once.
+  __device__ __forceinline__ int key_block(const PageSummaryArgs& args, int64_t at) const {
+    const int block = args.cache.block_table[at];
+    if (args.cache.row_table == nullptr) return block;
+    next_records()[lane] += block * args.summary_block_stride;
+    return block < 0 ? -1 : args.cache.row_table[at];
+  }
+
     const int item = batch * 4 + lane;
     if (lane >= 4 || item >= range.items) return -1;
     const int page = kWeighted ? item : item / args.cache.kv_heads;
     const int head = kWeighted ? own_head : item - page * args.cache.kv_heads;
     next_keys()[lane] = head * args.cache.k_head_stride;
     next_records()[lane] = head * args.summary_head_stride;
-    return args.cache.block_table[request * args.cache.table_stride + range.first + page];
+    return key_block(args, request * args.cache.table_stride + range.first + page);
   }
 
   // Completes the offsets that the same lanes noted.
   __device__ __forceinline__ void note(const PageSummaryArgs& args, int block) const {
     if (lane < 4) {
       next_keys()[lane] = block < 0 ? -1 : next_keys()[lane] + block * args.cache.k_block_stride;
-      next_records()[lane] = block < 0 ? -1 : next_records()[lane] + block * args.summary_block_stride;
+      const int64_t to_record = args.cache.row_table == nullptr ? block * args.summary_block_stride : 0;  // else added already
+      next_records()[lane] = block < 0 ? -1 : next_records()[lane] + to_record;
     }
     __syncwarp();
   }
