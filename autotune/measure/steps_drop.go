@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"fmt"
 	"slices"
 	"unsafe"
 
@@ -24,6 +25,21 @@ type dropRig struct {
 
 // Contiguous makes the DropKV works read a cache without a block table, [batch, kv head, token, dim].
 func (r *Rig) Contiguous() { r.drop.contiguous = true }
+
+// Lengths gives each request a length of its own, up to the workload's. For the DropKV works: others know the workload's alone.
+func (r *Rig) Lengths(lens []int) error {
+	own := make([]int32, len(lens))
+	for i, n := range lens {
+		if n > r.Workload.Context {
+			return fmt.Errorf("a request of %d tokens, the workload has at most %d", n, r.Workload.Context)
+		}
+		own[i] = int32(n)
+	}
+	if len(own) != r.Workload.Batch {
+		return fmt.Errorf("%d lengths, the workload has %d requests", len(own), r.Workload.Batch)
+	}
+	return r.Dev.Write(r.lens, bytesOf(own))
+}
 
 // dropCache is set i of the pool as the DropKV works read it.
 func (r *Rig) dropCache(i int) kernel.KVCache {

@@ -23,7 +23,9 @@ type Job struct {
 	Warm     bool
 	// Contiguous: the DropKV works read a cache without a block table.
 	Contiguous bool
-	Build      measure.Build // what page_summary finds to do; empty: a prompt
+	// Lens are the requests' lengths where they differ; Workload is then the longest of them and their number.
+	Lens  []int
+	Build measure.Build // what page_summary finds to do; empty: a prompt
 	// Brisk lines have fewer samples: points of a table, where a wider interval does no harm.
 	Brisk bool
 }
@@ -98,6 +100,11 @@ func (b *Bench) job(ctx context.Context, j Job, keep func(Result) error) (err er
 	if j.Contiguous {
 		rig.Contiguous()
 	}
+	if len(j.Lens) > 0 {
+		if err := rig.Lengths(j.Lens); err != nil {
+			return errors.Join(err, rig.Close())
+		}
+	}
 	defer func() { err = errors.Join(err, rig.Close()) }()
 	p := plan.New(j.Spec, plan.Targets["sm_90a"])
 	ready := map[measure.Work]prepared{}
@@ -168,7 +175,7 @@ func (b *Bench) family(ctx context.Context, rig *measure.Rig, j Job, p *plan.Pla
 	if err != nil {
 		return Result{}, err
 	}
-	r := b.result(j, family, best.name, total(p, best.works, j.modelled()), samples)
+	r := b.result(j, family, best.name, j.work(p, best.works), samples)
 	b.Progress(fmt.Sprintf("%-12s %s %dx%d: %.2f us (%.2f to %.2f), %.2f TB/s, %s", family, j.Spec.Name, j.Workload.Context, j.Workload.Batch,
 		r.MedianUS, r.LoUS, r.HiUS, r.TBPerS, best.name))
 	return r, nil
@@ -220,6 +227,18 @@ func (b *Bench) result(j Job, family, candidate string, work plan.Work, samples 
 		Limits: b.Limits.of(work), Baselines: map[string]float64{}}
 	r.TBPerS = float64(r.Bytes) / sum.Median / 1e6
 	return r
+}
+
+// work is what works must move and compute for a job, by the plan's model.
+func (j Job) work(p *plan.Plan, works []measure.Work) (sum plan.Work) {
+	if len(j.Lens) == 0 {
+		return total(p, works, j.modelled())
+	}
+	for _, n := range j.Lens {
+		one := total(p, works, specs.Workload{Context: n, Batch: 1})
+		sum.Bytes, sum.Flops, sum.Exponential = sum.Bytes+one.Bytes, sum.Flops+one.Flops, sum.Exponential+one.Exponential
+	}
+	return sum
 }
 
 // modelled is the workload that the model of bytes counts: of a decode step's build, the pages that it completed.

@@ -13,11 +13,12 @@ import (
 
 // presets are named lists of jobs, each measured in one process.
 var presets = map[string]func() ([]Job, error){
-	"bars":      barJobs,
-	"breadth":   breadthJobs,
-	"crossover": crossoverJobs,
-	"growth":    growthJobs,
-	"headline":  headlineJobs,
+	"bars":        barJobs,
+	"breadth":     breadthJobs,
+	"crossover":   crossoverJobs,
+	"growth":      growthJobs,
+	"drop-growth": DropGrowthJobs,
+	"headline":    headlineJobs,
 }
 
 // Presets are their names, sorted.

@@ -62,6 +62,7 @@ type Shape struct {
 	Precision       string  `json:"precision,omitempty"`
 	Pool            string  `json:"pool,omitempty"`
 	Kept            int     `json:"kept,omitempty"` // tokens a head
+	Lens            string  `json:"lens,omitempty"` // of the requests, where they differ: 131072+4096
 	L2              string  `json:"l2"`
 }
 
@@ -75,6 +76,7 @@ func ShapeOf(family string, j Job) Shape {
 	}
 	if strings.HasPrefix(family, "drop_") {
 		shape.drop(family, s, w, j.Contiguous)
+		shape.Lens = strings.Trim(strings.ReplaceAll(fmt.Sprint(j.Lens), " ", "+"), "[]")
 		return shape
 	}
 	if family != string(plan.PageSummary) {

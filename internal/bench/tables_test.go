@@ -54,12 +54,33 @@ func planned(t *testing.T, preset string, launch float64) []Result {
 	for _, j := range jobs {
 		p := plan.New(j.Spec, plan.Targets["sm_90a"])
 		for _, family := range j.Families {
-			w := Work(p, family, j.Workload)
+			list := ways(p, family)
+			w := j.work(p, list[len(list)-1])
 			results = append(results, Result{Card: "a card", Family: family, Shape: ShapeOf(family, j), Bytes: w.Bytes, RoofTBPerS: 4, Limits: l.of(w),
 				MedianUS: launch + float64(w.Bytes)/3e6})
 		}
 	}
 	return results
+}
+
+// Of planned results a batch saves all launches but one, and pages cost nothing.
+func TestDropGrowthTable(t *testing.T) {
+	table, err := DropGrowthTable(planned(t, DropGrowth, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| 4K |", "| 1M |", "| 1.00 |", "| 2 mixed | 132K |", "| 16 mixed |"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+	if strings.Contains(table, "| - |") {
+		t.Errorf("a point of the preset is not in the table:\n%s", table)
+	}
+	alone, err := DropGrowthTable(planned(t, DropGrowth, 2)[:4])
+	if err != nil || !strings.Contains(alone, "| - |") {
+		t.Errorf("points that nobody measured are no dashes: %v\n%s", err, alone)
+	}
 }
 
 func TestGrowthTable(t *testing.T) {

@@ -21,6 +21,8 @@ func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
 	switch {
 	case c.Crossover && !ctx.JSON:
 		return c.printCrossovers(ctx, results)
+	case c.Shapes == bench.DropGrowth && !ctx.JSON:
+		table, err = bench.DropGrowthTable(results)
 	case ctx.JSON || !c.Growth && !c.Breadth:
 		return printResults(ctx, results)
 	case c.Growth:
