@@ -54,7 +54,7 @@ func (r *Rig) needRerank() error {
 // rerankArgs are those of set i.
 func (r *Rig) rerankArgs(i int, ws device.Ptr) kernel.PageRerankArgs {
 	p, keep, d, width := r.Problem, r.Spec.Locks.AlwaysKeep, int64(r.Spec.Attention.HeadDim), int64(r.Spec.Candidates())
-	return kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
+	return kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Masses: r.massesAt(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
 		Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws, QBatchStride: p.QHeads * d, QHeadStride: d,
 		ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
 		CandidatesBatchStride: p.Lists * width, CandidatesListStride: width, PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,

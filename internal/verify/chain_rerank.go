@@ -54,7 +54,7 @@ func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache) error {
 	if w == nil {
 		return nil
 	}
-	return Enqueue(w.kernel, s, r.launchOf(2), &kernel.PageRerankArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(),
+	return Enqueue(w.kernel, s, r.launchOf(2), &kernel.PageRerankArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(), Masses: r.masses.Ptr(),
 		Candidates: w.pages.Ptr(), CandidateCounts: w.counts.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(), Workspace: w.workspace.Ptr(),
 		QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,

@@ -79,10 +79,14 @@ func (r *scoreRun) checkMasses(at int, scores []float32, must bool) error {
 // massesOf are parts as page_score leaves them, of the live pages of the only request: tiles of 8 pages dealt to some blocks, and the
 // last page on its own.
 func (r *selectRun) massesOf(live int) []float32 {
+	return massesOf(r.Scores, r.Rows, r.QHeads, live)
+}
+
+func massesOf(scores []float32, rows Rows, heads, live int) []float32 {
 	const blocks = 132
-	all := make([]float32, 2*kernel.MassParts*r.QHeads)
-	for h := range r.QHeads {
-		row := r.Scores[r.Rows.At(0, h):]
+	all := make([]float32, 2*kernel.MassParts*heads)
+	for h := range heads {
+		row := scores[rows.At(0, h):]
 		parts := all[2*kernel.MassParts*h:]
 		var shift [blocks + 1]float64
 		var sum [blocks + 1]float64

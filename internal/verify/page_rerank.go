@@ -69,6 +69,8 @@ type rerankRun struct {
 	proposals                              reference.Lists // of this launch
 	args                                   kernel.PageRerankArgs
 	attended                               *rerankOutputs // of page_rerank_attend
+	masses                                 *Buffer        // beside the scores; nil: none
+	mislead                                float64        // nats that every third complete page's estimate is too high
 }
 
 func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
@@ -179,6 +181,9 @@ func (r *rerankRun) propose() reference.Scores {
 			for page := range row {
 				if page < complete {
 					row[page] += 0.7 * math.Sin(float64(13*page+7*h))
+					if page%3 == 0 {
+						row[page] += r.mislead
+					}
 				}
 				row[page] = float64(float32(row[page]))
 			}
@@ -205,6 +210,11 @@ func (r *rerankRun) put(est reference.Scores) error {
 		for list, chosen := range r.proposals[b] {
 			counts[b*r.Lists()+list] = int32(len(chosen))
 			copy(wide[r.wideRows.At(b, list):], chosen)
+		}
+	}
+	if r.masses != nil {
+		if err := errors.Join(r.masses.Write(BytesOfFloat32(massesOf(scores, r.scoreRows, r.Problem.Q.Heads, r.Pages(0)))), r.masses.Freeze()); err != nil {
+			return err
 		}
 	}
 	return errors.Join(r.scores.Write(BytesOfFloat32(scores)), r.wide.Write(BytesOfInt32(wide)), r.wideCounts.Write(BytesOfInt32(counts)))

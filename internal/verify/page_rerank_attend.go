@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/device"
@@ -39,6 +40,9 @@ func rerankAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []R
 	if err == nil {
 		err = run.all(t)
 	}
+	if err == nil && p.Cache.Batch() == 1 {
+		err = run.allMassed(t, a)
+	}
 	t.Err(errors.Join(err, a.Free()))
 	if err != nil {
 		return []Result{t.Result()} // the rest was not compared
@@ -64,6 +68,21 @@ func (r *rerankRun) attendTo(p *Problem, a *Arena, out, lse *Tally) (err error) 
 	}
 	o.args = kernel.PageRerankAttendArgs{Rerank: r.args, Out: o.output.Ptr(), LSE: o.lseOut.Ptr(), OutBatchStride: o.rows.BatchStride, OutHeadStride: o.rows.RowStride}
 	r.attended = o
+	return nil
+}
+
+// allMassed runs the case again with masses beside the scores: where estimates tell what lies outside the candidates, and where those of
+// the candidates are so far above their exact scores that the row has to be summed.
+func (r *rerankRun) allMassed(t *Tally, a *Arena) (err error) {
+	if r.masses, err = a.Alloc("masses", kernel.MassesBytes(r.Problem.Q.Heads)); err != nil {
+		return err
+	}
+	r.attended.args.Rerank.Masses = r.masses.Ptr()
+	for _, r.mislead = range []float64{0, 9} {
+		if err := r.all(t); err != nil {
+			return fmt.Errorf("with masses, candidates %g nats too high: %w", r.mislead, err)
+		}
+	}
 	return nil
 }
 

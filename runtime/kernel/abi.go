@@ -102,6 +102,7 @@ type PageRerankArgs struct {
 	Cache                 KVCache
 	Q                     device.Ptr // [batch, q head, dim], as PageScoreArgs
 	Scores                device.Ptr // f32 [batch, q head, page]: what page_score wrote
+	Masses                device.Ptr // as page_score left them beside these scores; or 0
 	Candidates            device.Ptr // int32 [batch, list, candidate slots], ascending: what page_select chose
 	CandidateCounts       device.Ptr // int32 [batch, list], dense
 	Pages                 device.Ptr // int32 [batch, list, slots]

@@ -86,6 +86,7 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 		c.fail("candidate_slots", "is %d, fewer than the %d slots to fill", a.CandidateSlots, a.Slots)
 	}
 	c.ptr("scores", a.Scores, 4)
+	c.optional("masses", a.Masses, massBytes)
 	c.ptr("candidates", a.Candidates, 4)
 	c.ptr("candidate_counts", a.CandidateCounts, 4)
 	c.ptr("pages", a.Pages, 4)
@@ -107,6 +108,9 @@ func (c *checker) checkReranked(a *LayerArgs) {
 	x, y, z := &a.Select, a.Rerank, &a.Attend
 	if y.Scores != a.Score.Scores || y.ScoreBatchStride != a.Score.ScoreBatchStride || y.ScoreHeadStride != a.Score.ScoreHeadStride {
 		c.fail("rerank.scores", "and their strides must be those that score writes")
+	}
+	if y.Masses != 0 && y.Masses != a.Score.Masses {
+		c.fail("rerank.masses", "must be those that score writes, or 0")
 	}
 	if y.Candidates != x.Pages || y.CandidateCounts != x.Counts || y.CandidatesBatchStride != x.PagesBatchStride || y.CandidatesListStride != x.PagesListStride || y.CandidateSlots != x.Slots {
 		c.fail("rerank.candidates", "counts, slots and their strides must be those that select writes")

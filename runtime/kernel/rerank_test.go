@@ -89,6 +89,7 @@ func TestRerankArguments(t *testing.T) {
 		{"rerank", func(a *LayerArgs) { a.Rerank = nil }},
 		{"rerank.candidates", func(a *LayerArgs) { a.Rerank.Candidates = 12288 }},
 		{"rerank.scores", func(a *LayerArgs) { a.Rerank.Scores = 12288 }},
+		{"rerank.masses", func(a *LayerArgs) { a.Rerank.Masses = 12288 }},
 		{"attend.pages", func(a *LayerArgs) { a.Attend.Pages = a.Select.Pages }},
 	} {
 		a := layer()

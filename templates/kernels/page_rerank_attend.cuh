@@ -3,12 +3,15 @@
 // against all. So a warp knows which of its pages are chosen without a list, and reads their values alone: keys are read once, and not
 // at all again. Blocks merge as those of page_attend_list do; the first writes the list, when the output is on its way.
 //
+// Where page_score has left masses, what lies outside the candidates is a row's mass less that of their estimates: the row is not read.
+//
 // Every sum has a fixed order. kMost is the most candidates a list can have. kAhead: values of all candidates are asked for beside their
 // keys, twice the bytes of those chosen, for they then cost no latency of their own.
 #pragma once
 
 #include "kernels/page_attend_list.cuh"
 #include "kernels/page_rerank_cluster.cuh"
+#include "kernels/page_select_masses.cuh"
 
 namespace kvloom {
 
@@ -75,6 +78,59 @@ __device__ __forceinline__ int rank_above(const uint32_t* keys, int i, int low, 
   return __reduce_add_sync(reduce::kFullWarp, better);
 }
 
+// Of one head, in base 2: the mass of all pages and that of the candidates' estimates, relative to 2^shift.
+struct RowMass {
+  float shift, all, candidates;
+};
+
+// Row mass from what page_score left, and a part of the candidates' mass: those that warp `of` of `step` looks at. By one warp.
+__device__ __forceinline__ RowMass row_mass(const float2* masses, const List& l, const float* row, int of, int step) {
+  select::RowParts parts;
+  parts.load(masses, true);
+  RowMass m{-reduce::kInfinity, 0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < select::RowParts::kLoads; i++)
+    if (parts.part[i].y != 0.0f) m.shift = fmaxf(m.shift, parts.part[i].x);
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) m.shift = fmaxf(m.shift, __shfl_xor_sync(reduce::kFullWarp, m.shift, mask));
+#pragma unroll
+  for (int i = 0; i < select::RowParts::kLoads; i++)
+    if (parts.part[i].y != 0.0f) m.all = fmaf(parts.part[i].y, exp2_approx(parts.part[i].x - m.shift), m.all);
+#pragma unroll 4
+  for (int i = 32 * of + threadIdx.x % 32; i < l.count; i += 32 * step) m.candidates += exp2_approx(fmaf(row[l.candidates[i]], kLog2E, -m.shift));
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    m.all += __shfl_xor_sync(reduce::kFullWarp, m.all, mask);
+    m.candidates += __shfl_xor_sync(reduce::kFullWarp, m.candidates, mask);
+  }
+  return m;
+}
+
+// The unit of each head over the candidates' exact scores and what the row holds besides their estimates. False where a head's row has no
+// masses, or where so much of it is estimates far above their exact scores that the difference tells too little.
+template <int HEADS, int kNumWarps, int kCluster, int kMost>
+__device__ __forceinline__ bool unite_with_rows(Gathered<HEADS, kNumWarps, kCluster, kMost>& sm, const RowMass* rows, int count) {
+  constexpr int kParts = Others<HEADS, kNumWarps>::kParts;
+  const int lane = threadIdx.x % 32;
+  bool tells = true;
+  for (int h = threadIdx.x / 32; h < HEADS; h += kNumWarps) {
+    Mass m{-reduce::kInfinity, 0.0f};
+    for (int i = lane; i < count; i += 32) m.peak = fmaxf(m.peak, sm.exact[h][i]);
+    if (m.peak > -reduce::kInfinity)
+      for (int i = lane; i < count; i += 32) m.sum += reduce::exp_difference(sm.exact[h][i], m.peak);
+    m = reduce::warp_merge<32>(m);
+    const RowMass row = rows[h * kParts];
+    float candidates = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kParts; i++) candidates += rows[h * kParts + i].candidates;
+    const float peak = fmaxf(m.peak, row.shift * kLn2), unit = exp2_approx(fmaf(peak, -kLog2E, row.shift));
+    const float sum = (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f) + fmaxf(row.all - candidates, 0.0f) * unit;
+    tells = tells && row.all >= 0.5f && row.all <= select::kLargestMass && sum >= row.all * unit / 32.0f && sum < reduce::kInfinity;
+    if (lane == 0) sm.heads[h] = make_float2(peak, 1.0f / sum);
+  }
+  return tells;
+}
+
 }  // namespace rerank
 
 // Grid: x the cluster, y lists, z requests. HEADS is the number of query heads of one list: the group, or 1 for per_head. Dynamic shared
@@ -89,6 +145,7 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
   constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
   constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
   constexpr bool kShare = reduce::is_share(COMBINE);
+  constexpr bool kMassed = COMBINE == Combine::kShareAverage;  // a row's mass tells what lies outside the candidates
   using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kEach * kSteps + 1) / 2, S::kTiles, 2>;
   using Received = attend::Parts<HEAD_DIM, HEADS, kCluster>;
   static_assert(PAGE >= 16, "a step is tokens of one page");
@@ -101,8 +158,10 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
   __shared__ Received received;
   __shared__ float2 stats[kNumWarps][HEADS];  // peak and sum of each warp
   __shared__ uint32_t words[kWorkers];        // a bit for each candidate of a worker that is chosen
+  __shared__ RowMass rows[kMassed ? HEADS * kParts : 1];
   __shared__ __align__(8) uint64_t landed, merged;
   const PageRerankArgs& args = given.rerank;
+  const bool summed = kMassed && args.masses != nullptr && args.cache.batch == 1;
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lists = gridDim.y;
   const int rank = ptx::cluster_rank<kCluster>();
   constexpr int kHeadQuads = HEAD_DIM / 4, kAllQuads = HEADS * kHeadQuads;
@@ -111,7 +170,7 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
     mbarrier_init(&landed, 1);
     mbarrier_init(&merged, 1);
     mbarrier_init_fence();
-    mbarrier_expect(&landed, HEADS * kHeld * 4 + (kShare ? kCluster * HEADS * kParts * 8 : 0));
+    mbarrier_expect(&landed, HEADS * kHeld * 4 + (kShare && !summed ? kCluster * HEADS * kParts * 8 : 0));
     mbarrier_expect(&merged, kCluster * (16 * (own_end - own_begin) + 8 * HEADS) + (rank == 0 ? 4 * kWorkers : 0));
   }
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block
@@ -128,7 +187,7 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
   RowQuery<HEAD_DIM, S::kTiles> query;
   load_rows<S>(score, l.request, l.list, 0, query);
   l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), cache.max_pages);
-  if constexpr (kShare)
+  if (kShare)
     for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
   ptx::wait_for_dependencies();
 
@@ -171,9 +230,8 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
     for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
   }
   const bool chooses = l.count > args.slots;  // else every candidate is attended
-  const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages), end = min(begin + part, l.pages);
   Mass others[kOfWarp];
-  if (kShare && chooses) {
+  const auto measure = [&](int begin, int end) {
 #pragma unroll
     for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
 #pragma unroll 1
@@ -195,6 +253,21 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
         if (h < HEADS) add_mass(others[i], measure_row(l.scores + h * l.head_stride, window + 32 * of, upto, 32 * kParts, window, marks));
       }
     }
+  };
+  if (kMassed && summed) {
+    if (chooses) {
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++) {
+        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+        if (h >= HEADS) break;
+        const RowMass m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts, l,
+                                   l.scores + h * l.head_stride, of, kParts);
+        if (lane == 0) rows[h * kParts + of] = m;
+      }
+    }
+  } else if (kShare && chooses) {
+    const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages);
+    measure(begin, min(begin + part, l.pages));
   }
 
   float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
@@ -219,7 +292,7 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
   uint32_t taken = (1u << own) - 1;
   if (chooses) {
     const uint32_t landed_at = ptx::shared_address(&landed);
-    if constexpr (kShare) {
+    if (kShare && !summed) {
 #pragma unroll
       for (int i = 0; i < kOfWarp; i++) {
         const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
@@ -243,7 +316,23 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
     const int low = lower_bound(l.candidates, l.count, sinks), high = lower_bound(l.candidates, l.count, recent);  // those that compete
     const int need = args.slots - (l.count - (high - low));
     ptx::wait_cluster_barrier(landed_at, 0);
-    unite<HEADS, COMBINE>(sm, l.count);
+    if (kMassed && summed) {
+      __syncthreads();  // the rows' masses are whole
+      if (__syncthreads_or(!unite_with_rows(sm, rows, l.count))) {  // rare: every block sums the whole row
+        measure(0, l.pages);
+        for (int i = tid; i < kCluster * HEADS * kParts; i += kThreads) sm.others[i / (HEADS * kParts)][i % (HEADS * kParts)] = make_float2(-reduce::kInfinity, 0.0f);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kOfWarp; i++) {
+          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+          if (h < HEADS && lane == 0) sm.others[0][h * kParts + of] = make_float2(others[i].peak, others[i].sum);
+        }
+        __syncthreads();
+        unite<HEADS, COMBINE>(sm, l.count);
+      }
+    } else {
+      unite<HEADS, COMBINE>(sm, l.count);
+    }
     __syncthreads();
     float top = 0.0f;
     if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);

@@ -76,6 +76,7 @@ struct PageRerankArgs {
   KvCache cache;
   const void* q;                    // [batch, q head, dim], as page_score
   const float* scores;              // [batch, q head, page]: estimates of complete pages, the exact score of the one that is filling
+  const float* masses;              // as page_score left them beside these scores; or null
   const int32_t* candidates;        // [batch, list, candidate_slots] ascending: what page_select chose
   const int32_t* candidate_counts;  // [batch, list], dense
   int32_t* pages;                   // [batch, list, slots]
