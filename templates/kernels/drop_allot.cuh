@@ -38,14 +38,42 @@ __device__ __forceinline__ void clear_histograms(AllotShared<kThreads>& sm) {
   __syncthreads();
 }
 
+// Calls f(key) for a head's tokens that compete. Sixteen loads of a thread are on their way at once.
+template <int kThreads, class F>
+__device__ __forceinline__ void each_key(const float* row, const Open& open, F f) {
+  const bool aligned = reinterpret_cast<uint64_t>(row) % 16 == 0;
+  constexpr int kGroups = 4;
+  for (int base = open.sinks / 4 * 4; base < open.end; base += 4 * kGroups * kThreads) {
+    const int first = base + 4 * static_cast<int>(threadIdx.x);
+    float v[kGroups][4];
+    if (aligned && base + 4 * kGroups * kThreads <= open.end) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const float4 x = *reinterpret_cast<const float4*>(row + first + 4 * g * kThreads);
+        v[g][0] = x.x, v[g][1] = x.y, v[g][2] = x.z, v[g][3] = x.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) {
+        const int token = first + i / 4 * 4 * kThreads + i % 4;
+        v[i / 4][i % 4] = token < open.end ? row[token] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * kGroups; ++i) {
+      const int token = first + i / 4 * 4 * kThreads + i % 4;
+      if (token >= open.sinks && token < open.end) f(key_of(v[i / 4][i % 4]));
+    }
+  }
+}
+
 // Counts one digit of a head's keys.
 template <int DIGIT, int kThreads>
 __device__ __forceinline__ void count_all(const float* values, const Open& open, const reduce::Threshold& t, uint32_t* histogram) {
   if (t.done) return;
-  for (int token = open.sinks + threadIdx.x; token < open.end; token += kThreads) {
-    const uint32_t key = key_of(values[token]);
+  each_key<kThreads>(values, open, [&](uint32_t key) {
     if (reduce::shares_prefix<DIGIT>(t, key)) atomicAdd(histogram + reduce::radix_bin<DIGIT>(key), 1u);
-  }
+  });
 }
 
 // Counts one digit of the keys that are not sure, of the block's heads, and takes those at a head's threshold that are sure out again.
@@ -56,11 +84,9 @@ __device__ __forceinline__ void count_rest(const DropAllotArgs& args, const floa
   uint32_t* const histogram = sm.histogram[DIGIT];
   for (int head = rank; head < args.kv_heads; head += kCluster) {
     const HeadState& own = sm.heads[head / kCluster];
-    const float* const row = values + head * args.value_head_stride;
-    for (int token = open.sinks + threadIdx.x; token < open.end; token += kThreads) {
-      const uint32_t key = key_of(row[token]);
+    each_key<kThreads>(values + head * args.value_head_stride, open, [&](uint32_t key) {
       if (key <= own.key && reduce::shares_prefix<DIGIT>(t, key)) atomicAdd(histogram + reduce::radix_bin<DIGIT>(key), 1u);
-    }
+    });
     if (threadIdx.x == 0 && own.ties > 0 && reduce::shares_prefix<DIGIT>(t, own.key))
       atomicSub(histogram + reduce::radix_bin<DIGIT>(own.key), static_cast<uint32_t>(own.ties));
   }
@@ -116,13 +142,11 @@ __device__ __forceinline__ void drop_allot(const DropAllotArgs& args) {
   }
   for (int head = rank; head < args.kv_heads; head += kCluster) {
     HeadState& own = sm.heads[head / kCluster];
-    const float* const row = values + head * args.value_head_stride;
     int above = 0, equal = 0;
-    for (int token = open.sinks + tid; token < open.end; token += kThreads) {
-      const uint32_t key = key_of(row[token]);
+    each_key<kThreads>(values + head * args.value_head_stride, open, [&](uint32_t key) {
       above += key <= own.key && key > t.key;
       equal += key <= own.key && key == t.key;
-    }
+    });
     above = reduce::warp_sum(above);
     equal = reduce::warp_sum(equal);
     if (tid % 32 == 0) {
