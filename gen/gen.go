@@ -76,6 +76,7 @@ var works = []struct {
 	{"dense", plan.PageAttend},
 	{string(plan.PageRerank), plan.PageRerank},
 	{string(plan.PageRerankAttend), plan.PageRerankAttend},
+	{string(plan.KVQuantize), plan.KVQuantize},
 	{string(plan.QueryMoment), plan.QueryMoment},
 	{string(plan.QueryFactor), plan.QueryFactor},
 	{string(plan.DropObserve), plan.DropObserve},

@@ -86,7 +86,7 @@ func Go(s *specs.Spec, works []Work) ([]byte, error) {
 	p.dropConstants(f)
 	p.files(f)
 	p.open(f)
-	for _, family := range slices.Concat(families, queryFamilies, dropFamilies) {
+	for _, family := range slices.Concat(families, kiviFamilies, queryFamilies, dropFamilies) {
 		if p.has(family.stem) {
 			p.family(f, family)
 		}
@@ -173,6 +173,7 @@ func (p pkg) constants(f *jen.File) {
 		def("Combine", l.Combine, "how the heads of a list combine"),
 		def("Slots", p.spec.Slots(), fmt.Sprintf("pages a list: a budget of %d tokens; k of the paper", l.BudgetTokens)),
 		p.candidates(def),
+		p.storeBytes(def),
 		def("SinkPages", l.AlwaysKeep.SinkPages, "first pages, always selected"),
 		def("RecentPages", l.AlwaysKeep.RecentPages, "last pages, always selected"),
 	)
@@ -209,6 +210,9 @@ func (p pkg) files(f *jen.File) {
 
 // dtypeComment says what has the cache's type.
 func dtypeComment(dtype string) string {
+	if (specs.Cache{DType: dtype}).KiviBits() > 0 {
+		return "of complete pages of K and V; the page that is filling, Q and the output are bf16"
+	}
 	if dtype == specs.FP8 {
 		return "of K and V, times the cache's KScale and VScale; Q and the output are bf16"
 	}

@@ -5,7 +5,7 @@ import "github.com/dave/jennifer/jen"
 // open writes the Kernels type and how to get one.
 func (p pkg) open(f *jen.File) {
 	f.Comment(lines("shape is what a bundle must have been made for."))
-	f.Var().Id("shape").Op("=").Qual(kernelPath, "Model").Values(jen.Dict{
+	shape := jen.Dict{
 		jen.Id("QueryHeads"):   jen.Id("QueryHeads"),
 		jen.Id("KVHeads"):      jen.Id("KVHeads"),
 		jen.Id("HeadDim"):      jen.Id("HeadDim"),
@@ -24,7 +24,11 @@ func (p pkg) open(f *jen.File) {
 			jen.Id("Rule"): jen.Id("Rule"), jen.Id("Window"): jen.Id("Window"), jen.Id("Pool"): jen.Id("Pool"), jen.Id("PoolWidth"): jen.Id("PoolWidth"),
 			jen.Id("Precision"): jen.Id("Precision"), jen.Id("Eps"): jen.Id("Eps"),
 		}),
-	})
+	}
+	if p.spec.StoreBytes() > 0 {
+		shape[jen.Id("StoreBytes")] = jen.Id("StoreBytes")
+	}
+	f.Var().Id("shape").Op("=").Qual(kernelPath, "Model").Values(shape)
 	f.Comment(lines("keys names what the kernels of each family compute, tuned parameters left out."))
 	f.Var().Id("keys").Op("=").Map(jen.String()).String().Values(jen.DictFunc(func(d jen.Dict) {
 		for _, w := range p.works {

@@ -83,12 +83,13 @@ struct TridiagonalBuild {
     return keys_aligned<T>(cache) && cache.k_token_stride >= 0 && cache.k_token_stride < 1 << 26;
   }
 
-  // The block of the keys of the lane's page, by its place in the table. A KIVI cache has the record elsewhere: its offset is noted at once.
+  // The block of the keys of the lane's page, by its place in the table. A KIVI cache has the record in another: how far away is noted.
   __device__ __forceinline__ int key_block(const PageSummaryArgs& args, int64_t at) const {
     const int block = args.cache.block_table[at];
     if (args.cache.row_table == nullptr) return block;
-    next_records()[lane] += block * args.summary_block_stride;
-    return block < 0 ? -1 : args.cache.row_table[at];
+    const int rows = args.cache.row_table[at];
+    next_records()[lane] += (block - rows) * args.summary_block_stride;
+    return block < 0 ? -1 : rows;
   }
 
     const int item = batch * 4 + lane;
@@ -104,8 +105,7 @@ struct TridiagonalBuild {
   __device__ __forceinline__ void note(const PageSummaryArgs& args, int block) const {
     if (lane < 4) {
       next_keys()[lane] = block < 0 ? -1 : next_keys()[lane] + block * args.cache.k_block_stride;
-      const int64_t to_record = args.cache.row_table == nullptr ? block * args.summary_block_stride : 0;  // else added already
-      next_records()[lane] = block < 0 ? -1 : next_records()[lane] + to_record;
+      next_records()[lane] = block < 0 ? -1 : next_records()[lane] + block * args.summary_block_stride;
     }
     __syncwarp();
   }
