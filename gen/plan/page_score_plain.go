@@ -19,6 +19,22 @@ var plainKernels = map[string][3]string{
 // plainChoice is one choice of the tuner: warps a block, blocks an SM.
 type plainChoice struct{ warps, blocks int }
 
+// exactChoice is one choice of exact_lse: steps of keys a warp keeps in registers.
+type exactChoice struct {
+	plainChoice
+	steps int
+}
+
+// exactChoices are the plain ones with two steps, and with four where registers hold them, the latter first.
+func exactChoices() (list []exactChoice) {
+	for _, steps := range []int{4, 2} {
+		for _, choice := range plainScoreChoices {
+			list = append(list, exactChoice{choice, steps})
+		}
+	}
+	return list
+}
+
 var plainScoreChoices = []plainChoice{{4, 4}, {4, 3}, {8, 2}, {4, 2}, {8, 1}, {4, 5}, {4, 6}, {8, 3}, {2, 8}, {4, 1}, {2, 2}}
 
 func planPlainScore(s *specs.Spec, t Target) FamilyPlan {
@@ -28,9 +44,12 @@ func planPlainScore(s *specs.Spec, t Target) FamilyPlan {
 		if form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
-		for _, choice := range plainScoreChoices {
+		for _, choice := range exactChoices() {
+			if s.Locks.Scorer != specs.ExactLSE && choice.steps != 2 {
+				continue
+			}
 			c := plainScoreCandidate(s, t, form, choice)
-			have, need := scoreRegistersLeft(scoreParams{warps: choice.warps, blocks: choice.blocks}), plainRegisters(s)
+			have, need := scoreRegistersLeft(scoreParams{warps: choice.warps, blocks: choice.blocks}), plainRegisters(s, choice.steps)
 			switch {
 			case have < need-24:
 				p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and %d warps x %d blocks an SM leave %d",
@@ -47,7 +66,7 @@ func planPlainScore(s *specs.Spec, t Target) FamilyPlan {
 }
 
 // plainRegisters estimates what a lane holds: the query's fragments, the rows in flight, their addresses, and the rest.
-func plainRegisters(s *specs.Spec) int {
+func plainRegisters(s *specs.Spec, steps int) int {
 	words := s.Attention.HeadDim / 8 // of a lane's part of a row
 	switch s.Locks.Scorer {
 	case specs.ExactLSE:
@@ -55,14 +74,14 @@ func plainRegisters(s *specs.Spec) int {
 		if heads := (s.Attention.Group() + 7) / 8; heads%2 == 0 && s.Attention.HeadDim <= 128 {
 			tiles = 2
 		}
-		return min(20+9*words+tiles*(words+12), 255)
+		return min(20+(5+2*steps)*words+tiles*(words+12), 255)
 	case specs.Quest:
 		return min(60+6*words, 255)
 	}
 	return min(80+4*words, 255)
 }
 
-func plainScoreCandidate(s *specs.Spec, t Target, form Form, choice plainChoice) Candidate {
+func plainScoreCandidate(s *specs.Spec, t Target, form Form, choice exactChoice) Candidate {
 	a, k := s.Attention, plainKernels[s.Locks.Scorer]
 	c := Candidate{
 		Family: PageScore, Form: form, Arch: t.Arch,
@@ -83,6 +102,9 @@ func plainScoreCandidate(s *specs.Spec, t Target, form Form, choice plainChoice)
 			Block: 32 * choice.warps, Cluster: 1,
 		},
 		MinBlocks: choice.blocks,
+	}
+	if s.Locks.Scorer == specs.ExactLSE {
+		c.Params, c.Constants = append(c.Params, Param{"steps", choice.steps}), append(c.Constants, Constant{"STEPS", fmt.Sprint(choice.steps)})
 	}
 	if form == Portable {
 		c.Arch = PortableArch

@@ -2,7 +2,7 @@
 //
 // A step is 16 tokens as the m of m16n8k16, the query heads are its n. Lane 4 g + p holds dims 32 b + 8 p to + 7 of tokens g and
 // g + 8, loaded as whole 16-byte words: which dims of a block make up a k step is free, as long as the query's fragments agree.
-// Keys go straight to registers, one step ahead of the arithmetic; many warps keep the memory busy.
+// Keys go straight to registers, one step or three ahead of the arithmetic; many warps keep the memory busy.
 #pragma once
 
 #include "kernels/page_score_direct.cuh"
@@ -175,12 +175,13 @@ __device__ __forceinline__ void sum_step(const float (&x)[S::kTiles][2][2], int 
     }
 }
 
-// Grid: x blocks of WARPS warps, any number. No shared memory.
-template <typename T, int HEAD_DIM, int PAGE, int GROUP, bool SOFTCAP, int WARPS>
+// Grid: x blocks of WARPS warps, any number. No shared memory. STEPS: of keys in registers, all but one of them on their way.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, bool SOFTCAP, int WARPS, int STEPS>
 __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
   using S = RowShape<T, HEAD_DIM, PAGE, GROUP, SOFTCAP>;
   using Step = ExactStep<S>;
   constexpr int kKept = PAGE == 4 ? 2 : 1;
+  static_assert(Step::kSteps % STEPS == 0, "a step of every task has the same registers");
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
   if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
@@ -191,8 +192,12 @@ __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
   int block = Step::blocks(args, now);
   RowQuery<HEAD_DIM, S::kTiles> query;
   int loaded_request = -1, loaded_unit = -1;
-  Step step[2];
-  step[0].load(args, block, now.unit / S::kPasses, 0);
+  Step step[STEPS];
+  const auto begin = [&](int of, int head) {
+#pragma unroll
+    for (int s = 0; s + 1 < STEPS; s++) step[s].load(args, of, head, s);
+  };
+  begin(block, now.unit / S::kPasses);
   const int g = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
   for (bool more = true; more; now = then) {
     more = tasks.next(then);
@@ -204,7 +209,7 @@ __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
       loaded_request = now.request, loaded_unit = now.unit;
     }
     if (first >= now.pages) {
-      step[0].load(args, next_block, next_head, 0);
+      begin(next_block, next_head);
       score_tail<S>(args, now.request, kv_head, pass, now.pages, now.tail);
       block = next_block;
       continue;
@@ -214,12 +219,13 @@ __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
     float kept[S::kTiles][2][2];
 #pragma unroll
     for (int s = 0; s < Step::kSteps; s++) {
-      if (s + 1 < Step::kSteps)
-        step[(s + 1) % 2].load(args, block, kv_head, s + 1);
+      constexpr int kAhead = STEPS - 1;
+      if (s + kAhead < Step::kSteps)
+        step[(s + kAhead) % STEPS].load(args, block, kv_head, s + kAhead);
       else
-        step[0].load(args, next_block, next_head, 0);
+        step[(s + kAhead) % STEPS].load(args, next_block, next_head, s + kAhead - Step::kSteps);
       float x[S::kTiles][2][2];
-      step_logits<S>(args, step[s % 2], query, x);
+      step_logits<S>(args, step[s % STEPS], query, x);
       sum_step<S>(x, s, total, kept);
     }
     float* scores = args.scores + now.request * args.score_batch_stride + first;
