@@ -121,6 +121,9 @@ type DropSelectArgs struct {
 	Slots             int32 // no head may keep more
 }
 
+// DropPoolSelectArgs are the same of a launch that pools: Values are the scores themselves.
+type DropPoolSelectArgs = DropSelectArgs
+
 // DropCompactArgs gathers the kept tokens of each head to the front of a cache.
 type DropCompactArgs struct {
 	Source              KVCache

@@ -64,7 +64,7 @@ func (s *Set) DropSelect(st device.Stream, a *DropSelectArgs, w Workload) error 
 
 // DropPoolSelect picks the kept tokens of each head from scores that it pools on the way: DropPool and DropSelect in one launch, without
 // pooled scores in memory. Only bundles that Pools reports have it.
-func (s *Set) DropPoolSelect(st device.Stream, a *DropSelectArgs, w Workload) error {
+func (s *Set) DropPoolSelect(st device.Stream, a *DropPoolSelectArgs, w Workload) error {
 	if err := s.CheckDropSelect(a); err != nil {
 		return err
 	}
