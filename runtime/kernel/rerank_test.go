@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvloom/kvloom/runtime/device"
 )
 
@@ -96,6 +98,61 @@ func TestRerankArguments(t *testing.T) {
 		tt.change(a)
 		if err := s.CheckLayer(a); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want a fault of %s", err, tt.want)
+		}
+	}
+}
+
+// TestDecodeLayerReranks: a layer of a model that reranks is four launches, or three where the bundle has rerank and attend in one, whose
+// arguments are those of both; all but the first may start early.
+func TestDecodeLayerReranks(t *testing.T) {
+	for _, tc := range []struct {
+		works []string // beside those of every bundle
+		want  []bool
+	}{
+		{[]string{PageRerank}, []bool{false, true, true, true}},
+		{[]string{PageRerank, PageRerankAttend}, []bool{false, true, true}},
+	} {
+		b := testBundle()
+		b.Model.Candidates = 256
+		for _, work := range tc.works {
+			k := b.Kernels[0]
+			k.Family, k.Entry = work, work
+			b.Kernels = append(b.Kernels, k)
+			b.Works = append(b.Works, Work{Name: work, Points: []Point{}, Default: len(b.Kernels) - 1, Portable: -1})
+		}
+		for i := range b.Kernels {
+			b.Kernels[i].Geometry.Dependent = b.Kernels[i].Family != PageScore
+			if b.Kernels[i].Family == PageRerankAttend {
+				b.Kernels[i].Geometry.Workspace = nil
+			}
+		}
+		d := &fakeDevice{info: h200, all: make([]device.Launch, 0, 8)}
+		s, err := b.Load(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := layerArgs()
+		a.Select.Pages, a.Select.Counts, a.Select.Slots, a.Select.PagesBatchStride, a.Select.PagesListStride = 0xa000, 0xb000, 256, 2048, 256
+		a.Rerank = &PageRerankArgs{Cache: a.Score.Cache, Q: a.Score.Q, Scores: a.Score.Scores, Candidates: a.Select.Pages, CandidateCounts: a.Select.Counts,
+			Pages: a.Attend.Pages, Counts: a.Attend.Counts, Workspace: 0xc000, QBatchStride: 4096, QHeadStride: 128, ScoreBatchStride: 3200, ScoreHeadStride: 100,
+			CandidatesBatchStride: 2048, CandidatesListStride: 256, PagesBatchStride: 1024, PagesListStride: 128, SoftmaxScale: 0.0884,
+			CandidateSlots: 256, Slots: 128, SinkPages: 1, RecentPages: 1}
+		launch := func() {
+			if err := s.DecodeLayer(nil, &a, Workload{131072, 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		launch()
+		var got []bool
+		for _, l := range d.all {
+			got = append(got, l.Dependent)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tc.works, diff)
+		}
+		d.all = nil
+		if n := testing.AllocsPerRun(20, launch); n > 0 {
+			t.Errorf("%v: a layer allocates %g times", tc.works, n)
 		}
 	}
 }
