@@ -34,6 +34,8 @@ var combinations = []combination{
 			s.Locks.Rank, d.byDefault("locks.rank"), s.Cache.PageSize, d.byDefault("cache.page_size"), min(16, s.Cache.PageSize-1))
 	}},
 	{[]string{"locks.scorer"}, []string{"locks.scorer"}, faultScorer},
+	{[]string{"cache.dtype", "cache.page_size", "locks.rank", "locks.basis_bits", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
+		[]string{"locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"}, faultForm},
 	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},

@@ -67,7 +67,7 @@ func Derive(s *Spec) Derived {
 		DropKV:       DropKVFigures{Passes: (s.DropKV.Window*s.Attention.Group() + 127) / 128},
 	}
 	figures := func(rank int) SummaryFigures {
-		r := NewRecord(s.Attention.HeadDim, page, rank, s.Locks.BasisBits)
+		r := NewFormRecord(s.Attention.HeadDim, page, rank, s.Locks.BasisBits, s.Locks.RecordForm())
 		return SummaryFigures{Rank: rank, BasisBits: s.Locks.BasisBits, PayloadBytes: r.PayloadBytes(), RecordBytes: r.Bytes,
 			Percent: percent(r.PayloadBytes(), d.KVPageBytes), StoredPart: percent(r.Bytes, d.KVPageBytes)}
 	}

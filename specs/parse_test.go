@@ -107,23 +107,23 @@ func TestParseFaults(t *testing.T) {
 
 		{"features of later issues", "they are fields of the design, refused by name until they exist", head + `cache: {dtype: bf16}
 locks:
-  coefficient_bits: 4
-  centroid_bits: 4
-  scale_group: 16
   basis: query_weighted
   scan: two_level
   summary_tokens: 32
 targets: [sm_90a, sm_100a]
 `, []string{
-			`x.yaml:8:21: locks.coefficient_bits 4 is not built yet; use 8`,
-			`x.yaml:9:18: locks.centroid_bits 4 is not built yet; use 8`,
-			`x.yaml:10:16: locks.scale_group 16 is not built yet; use column`,
-			`x.yaml:12:9: locks.scan two_level is not built yet; use full`,
-			`x.yaml:13:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
-			`x.yaml:14:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
+			`x.yaml:9:9: locks.scan two_level is not built yet; use full`,
+			`x.yaml:10:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
+			`x.yaml:11:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
 		}},
 		{"weighted basis of large pages", "only the direct build has one", head + "cache: {page_size: 32}\nlocks: {rank: 4, basis: query_weighted}\n",
 			[]string{`x.yaml:7:25: locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of 32 at rank 4; use svd`}},
+		{"small records of large pages", "only the direct build makes them", head + "cache: {page_size: 32}\nlocks: {centroid_bits: 4}\n",
+			[]string{`x.yaml:7:24: locks.coefficient_bits 4, centroid_bits 4 and scale_group 16 are built for pages of 16 tokens and ranks up to 8, not for pages of 32 at rank 4; use 8, 8 and column`}},
+		{"scales of groups of wide codes", "f16 does not hold their products", head + "locks: {scale_group: 16, basis_bits: 8}\n",
+			[]string{`x.yaml:6:22: locks.scale_group 16 is built for bases of 2 and 4 bits, not 8; use column`}},
+		{"small records over 8 bits", "no build", head + "cache: {dtype: fp8_e4m3}\nlocks: {coefficient_bits: 4}\n",
+			[]string{`x.yaml:7:27: cache.dtype fp8_e4m3 is not built yet with 4-bit coefficients, 4-bit centroids or scale_group 16; use bf16 or fp16`}},
 		{"rank beside quest", "a field of one scorer must not be ignored beside another", head + "locks: {scorer: quest, rank: 4}\n",
 			[]string{`x.yaml:6:17: locks.rank belongs to scorer page_local, not quest; remove it`}},
 		{"rerank over KIVI", "no kernel reads quantised keys for it", head + "cache: {dtype: kivi4}\nlocks: {rerank: 2}\n",

@@ -20,7 +20,30 @@ func (s *Spec) Record() Record {
 	if s.Locks.Scorer != PageLocal && s.Locks.Scorer != "" {
 		return NewScorerRecord(s.Locks.Scorer, d, page)
 	}
-	return NewRecord(d, page, s.Locks.Rank, s.Locks.BasisBits)
+	return NewFormRecord(d, page, s.Locks.Rank, s.Locks.BasisBits, s.Locks.RecordForm())
+}
+
+// RecordForm is the form that the fields of page_local's summaries ask for.
+func (l Locks) RecordForm() RecordForm {
+	return RecordForm{Coefficients4: l.CoefficientBits == 4, Centroid4: l.CentroidBits == 4, Grouped: l.ScaleGroup == "16"}
+}
+
+// faultForm reports small records that no kernel builds.
+func faultForm(s *Spec, _ *decoder) string {
+	l := s.Locks
+	form := l.RecordForm()
+	switch {
+	case form.Plain() || s.Record().Scorer != "":
+		return ""
+	case s.Cache.PageSize != 16 || l.Rank > 8:
+		return fmt.Sprintf("locks.coefficient_bits 4, centroid_bits 4 and scale_group 16 are built for pages of 16 tokens and ranks up to 8, not for pages of %d at rank %d; use 8, 8 and column",
+			s.Cache.PageSize, l.Rank)
+	case form.Grouped && l.BasisBits > 4:
+		return fmt.Sprintf("locks.scale_group 16 is built for bases of 2 and 4 bits, not %d; use column", l.BasisBits)
+	case s.Cache.DType != "bf16" && s.Cache.DType != "fp16":
+		return fmt.Sprintf("cache.dtype %s is not built yet with 4-bit coefficients, 4-bit centroids or scale_group 16; use bf16 or fp16", s.Cache.DType)
+	}
+	return ""
 }
 
 // NewScorerRecord is the record of a scorer other than page_local.

@@ -53,9 +53,9 @@ func (c Cache) ElementBytes() int {
 type Locks struct {
 	Rank            int     `yaml:"rank" json:"rank" jsonschema:"minimum=1,maximum=16,default=4"`
 	BasisBits       int     `yaml:"basis_bits" json:"basis_bits" jsonschema:"enum=2,enum=4,enum=8,enum=16,default=4"`
-	CoefficientBits int     `yaml:"coefficient_bits" json:"coefficient_bits" jsonschema:"enum=4,enum=8,default=8" built:"8"`
-	CentroidBits    int     `yaml:"centroid_bits" json:"centroid_bits" jsonschema:"enum=4,enum=8,default=8" built:"8"`
-	ScaleGroup      string  `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column" built:"column"`
+	CoefficientBits int     `yaml:"coefficient_bits" json:"coefficient_bits" jsonschema:"enum=4,enum=8,default=8"`
+	CentroidBits    int     `yaml:"centroid_bits" json:"centroid_bits" jsonschema:"enum=4,enum=8,default=8"`
+	ScaleGroup      string  `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column"`
 	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd"`
 	Scorer          string  `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
 	Summaries       string  `yaml:"summaries" json:"summaries" jsonschema:"enum=post,enum=pre,default=post"`

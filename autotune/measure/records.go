@@ -3,8 +3,24 @@ package measure
 import (
 	"math"
 
+	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
 )
+
+// largestCode is the largest signed code of a width.
+func largestCode(bits int) float64 { return float64(int(1)<<(bits-1) - 1) }
+
+// centre makes mean keys for 4-bit centroids, or none where the record has none.
+func (r *Rig) centre() (device.Ptr, error) {
+	if !r.record.Form.Centroid4 {
+		return 0, nil
+	}
+	mean := make([]float32, int(r.Problem.KVHeads)*r.record.HeadDim)
+	for i := range mean {
+		mean[i] = float32(r.rand.NormFloat64())
+	}
+	return r.upload(bytesOf(mean))
+}
 
 // plainRecords makes n random records of a scorer other than page_local.
 func (r *Rig) plainRecords(n int) []byte {

@@ -255,12 +255,12 @@ func (r *Rig) records(n int) []byte {
 		}
 	}
 	for at := 0; at < len(b); at += l.Bytes {
-		scales(at+l.TokenScales, l.PageSize, 3.0/127)
-		scales(at+l.MuScale, 1, 2.0/127)
+		scales(at+l.TokenScales, l.PageSize, 3/largestCode(l.Form.CoefficientBits()))
+		scales(at+l.MuScale, l.MuGroups, 2/largestCode(l.Form.CentroidBits()))
 		if l.BasisBits == 16 {
 			scales(at+l.V, l.Rank*l.HeadDim, 0.1)
 		} else {
-			scales(at+l.ColumnScales, l.Rank, 0.3/7)
+			scales(at+l.ColumnScales, l.Rank*l.ColumnGroups, 0.3/7)
 		}
 	}
 	return b

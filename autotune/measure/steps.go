@@ -33,11 +33,15 @@ func (r *Rig) summaryStep(fn device.Function, l *device.Launch, ws device.Ptr) (
 	if err != nil {
 		return nil, err
 	}
+	centre, err := r.centre()
+	if err != nil {
+		return nil, err
+	}
 	heads, bytes := r.Problem.KVHeads, int64(r.record.Bytes)
 	args := make([]kernel.PageSummaryArgs, 1)
 	return &Step{Sets: r.pool.n, launch: func(i int) error {
 		args[0] = kernel.PageSummaryArgs{Cache: r.cache(i), Summaries: r.summaries.at(i), BuiltLens: r.built.at(i), Workspace: ws,
-			Weights: weights, SummaryBlockStride: heads * bytes, SummaryHeadStride: bytes}
+			Weights: weights, Centre: centre, SummaryBlockStride: heads * bytes, SummaryHeadStride: bytes}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}, reset: func() error { return r.Stream.FillAsync(r.built.base, 0, r.built.each*int64(r.built.n)) }}, nil
 }
@@ -59,8 +63,12 @@ func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*S
 	if exact {
 		sets = r.pool.n
 	}
+	centre, err := r.centre()
+	if err != nil {
+		return nil, err
+	}
 	return &Step{Sets: sets, launch: func(i int) error {
-		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Masses: r.massesAt(i), Workspace: ws,
+		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Masses: r.massesAt(i), Workspace: ws, Centre: centre,
 			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))

@@ -111,13 +111,17 @@ func (r *Rig) filledStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	if err != nil {
 		return nil, err
 	}
+	centre, err := r.centre()
+	if err != nil {
+		return nil, err
+	}
 	bytes := int64(r.record.Bytes)
 	args := make([]kernel.PageSummaryArgs, 1)
 	return &Step{Sets: sets, launch: func(i int) error {
 		cache := r.cache(0)
 		cache.BlockTable, cache.SeqLens = tables.at(i), lens.at(i)
 		args[0] = kernel.PageSummaryArgs{Cache: cache, Summaries: r.summaries.at(0), BuiltLens: built.at(i), Workspace: ws,
-			Weights: weights, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes}
+			Weights: weights, Centre: centre, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}, reset: func() error { return r.Stream.CopyAsync(built.base, fresh, built.each*int64(built.n)) }}, nil
 }

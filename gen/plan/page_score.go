@@ -84,7 +84,7 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 	c := Candidate{
 		Family: PageScore, Form: choice.form, Arch: t.Arch,
 		Key: fmt.Sprintf("d%d p%d r%d b%d g%d %s softcap=%t record", a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits,
-			a.Group(), s.Cache.DType, a.LogitSoftcap > 0),
+			a.Group(), s.Cache.DType, a.LogitSoftcap > 0) + formKey(s),
 		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}, {"bulk", boolParam(choice.bulk)}},
 		Constants: []Constant{
 			{"T", "kvloom::" + s.Cache.RowType()},
@@ -115,7 +115,32 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 		c.Constants = append(c.Constants, Constant{"STAGES", fmt.Sprint(choice.stages)})
 		c.Geometry.DynamicShared = choice.warps * choice.stages * ringTileBytes(s)
 	}
+	c.Constants = append(c.Constants, formConstants(s)...)
 	return c
+}
+
+// formKey is what a key says of a record's form; nothing of the plain one.
+func formKey(s *specs.Spec) (key string) {
+	form := s.Record().Form
+	if form.Coefficients4 {
+		key += " c4"
+	}
+	if form.Centroid4 {
+		key += " m4"
+	}
+	if form.Grouped {
+		key += " s16"
+	}
+	return key
+}
+
+// formConstants is a template's last argument, the record's form; none for the plain one, its default.
+func formConstants(s *specs.Spec) []Constant {
+	form := s.Record().Form
+	if form.Plain() {
+		return nil
+	}
+	return []Constant{{"FORM", fmt.Sprintf("kvloom::RecordForm<%d, %d, %t>", form.CoefficientBits(), form.CentroidBits(), form.Grouped)}}
 }
 
 func boolParam(b bool) int {
@@ -127,7 +152,7 @@ func boolParam(b bool) int {
 
 // ringTileBytes is RingTile::kBytes of page_score_ring.cuh: a tile's records, spaced so that their rows fall into different banks.
 func ringTileBytes(s *specs.Spec) int {
-	r := specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
+	r := s.Record()
 	skew := 16
 	if r.QuarterBytes <= 16 {
 		skew = 4 * r.QuarterBytes
@@ -170,7 +195,7 @@ func scoreSlack(s *specs.Spec, choice scoreParams) int {
 	if choice.stages > 0 {
 		return 40 + scaled
 	}
-	row := max(specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).QuarterBytes, s.Attention.HeadDim/4) / 4
+	row := max(s.Record().QuarterBytes, s.Attention.HeadDim/4) / 4
 	return 40 + scaled + 2*row
 }
 
@@ -186,7 +211,7 @@ func scoreTiles(s *specs.Spec) (tiles, steps int) {
 
 func scoreCost(s *specs.Spec) Cost {
 	a := s.Attention
-	payload := int64(specs.NewRecord(a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits).PayloadBytes())
+	payload := int64(s.Record().PayloadBytes())
 	return func(w specs.Workload) Work {
 		batch, kv, q := int64(w.Batch), int64(a.KVHeads), int64(a.QueryHeads)
 		complete, tail := int64(w.Context/s.Cache.PageSize), int64(w.Context%s.Cache.PageSize)

@@ -130,15 +130,15 @@ func immaHeads(s *specs.Spec) int {
 	return 1
 }
 
-func scoreRecord(s *specs.Spec) specs.Record {
-	return specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
-}
+func scoreRecord(s *specs.Spec) specs.Record { return s.Record() }
 
 // immaRefusal says why a spec has no integer form; empty where it has one.
 func immaRefusal(s *specs.Spec) string {
 	a, l := s.Attention, s.Locks
 	rows := a.Group() > 4 // the query is the rows of the product, not its columns
 	switch {
+	case !s.Record().Form.Plain():
+		return "integer tensor cores: scales of 16 dims and 4-bit coefficients and centroids are read as f16, by the form with pages as rows"
 	case l.BasisBits > 8:
 		return fmt.Sprintf("integer tensor cores: a product takes bytes, not values of %d bits", l.BasisBits)
 	case l.Rank&(l.Rank-1) != 0, rows && l.Rank != 4 && l.Rank != 8:
@@ -265,6 +265,7 @@ func immaRegisters(s *specs.Spec, choice immaChoice) int {
 
 func immaCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 	c := scoreCandidate(s, t, scoreParams{form: Hopper, warps: choice.warps, blocks: choice.blocks})
+	c.Constants = c.Constants[:len(c.Constants)-len(formConstants(s))]
 	c.Params = []Param{{"imma", 1}, {"heads", choice.heads}, {"warps", choice.warps}, {"split", choice.split}, {"stages", choice.stages},
 		{"blocks", choice.blocks}, {"run", choice.run}, {"together", choice.together}, {"ones", boolParam(choice.ones)},
 		{"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}, {"fill", choice.fill}}

@@ -118,6 +118,6 @@ func pagesCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 			kept = append(kept, k)
 		}
 	}
-	c.Constants = kept
+	c.Constants = append(kept, formConstants(s)...)
 	return c
 }

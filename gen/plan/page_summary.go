@@ -32,7 +32,10 @@ func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 		}
 		p.addTridiagonal(s, t, form)
 		choices := summaryBlockChoices[s.Cache.PageSize]
-		if s.Cache.PageSize <= 16 {
+		switch {
+		case !s.Record().Form.Plain():
+			choices = nil // the direct form alone makes smaller records
+		case s.Cache.PageSize <= 16:
 			choices = summaryWarpChoices(s, t, form)
 		}
 		for _, choice := range choices {
@@ -51,7 +54,7 @@ func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) 
 	a, page := s.Attention, s.Cache.PageSize
 	c := Candidate{
 		Family: PageSummary, Form: form, Arch: t.Arch,
-		Key:    fmt.Sprintf("d%d p%d r%d b%d %s record", a.HeadDim, page, s.Locks.Rank, s.Locks.BasisBits, s.Cache.DType),
+		Key:    fmt.Sprintf("d%d p%d r%d b%d %s record", a.HeadDim, page, s.Locks.Rank, s.Locks.BasisBits, s.Cache.DType) + formKey(s),
 		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}},
 		Constants: []Constant{
 			{"HEAD_DIM", fmt.Sprint(a.HeadDim)},
@@ -129,9 +132,7 @@ func summaryRefusal(t Target, choice summaryParams, dynamic int) string {
 	return ""
 }
 
-func summaryRecord(s *specs.Spec) specs.Record {
-	return specs.NewRecord(s.Attention.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits)
-}
+func summaryRecord(s *specs.Spec) specs.Record { return s.Record() }
 
 // summaryWarpBytes is WarpBuild::kWarpBytes of page_summary_warp.cuh.
 func summaryWarpBytes(s *specs.Spec) int {

@@ -59,6 +59,7 @@ func tridiagonalCandidate(s *specs.Spec, t Target, form Form, choice summaryPara
 	c.Constants = append(c.Constants, Constant{"kResidual", fmt.Sprint(v.residual == 1)},
 		Constant{"kStagger", fmt.Sprint(v.stagger)}, Constant{"kNumWarps", fmt.Sprint(choice.warps)}, Constant{"kNumBlocks", fmt.Sprint(choice.blocks)},
 		Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
+	c.Constants = append(c.Constants, formConstants(s)...)
 	return c
 }
 
@@ -98,5 +99,9 @@ func tridiagonalBlockBytes(s *specs.Spec, warps int) int {
 	}
 	lead := max(stepPages*r.C-512, 0)
 	scratch := max(2*16*20*4, lead+4/stepPages*512+4*rows*4)
-	return warps*roundUp(4*16*pitch+scratch+96, 16) + 8*16*4
+	items := 96
+	if r.Form.Centroid4 {
+		items += 32
+	}
+	return warps*roundUp(4*16*pitch+scratch+items, 16) + 8*16*4
 }

@@ -67,9 +67,9 @@ func weightedCandidate(s *specs.Spec, t Target, form Form, choice summaryParams,
 	c.Header, c.Kernel = "kernels/page_summary_weighted.cuh", "kvloom::page_summary_weighted"
 	c.Geometry.DynamicShared = weightedBlockBytes(s, choice.warps)
 	c.Constants = slices.DeleteFunc(c.Constants, func(k Constant) bool {
-		return k.Name == "kStagger" || k.Name == "kNumBlocks" || k.Name == "kSharedBytes"
+		return k.Name == "kStagger" || k.Name == "kNumBlocks" || k.Name == "kSharedBytes" || k.Name == "FORM"
 	})
-	c.Constants = append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
+	c.Constants = append(append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)}), formConstants(s)...)
 	// Blocks of each KV head: as many as have four pages for each warp, and one for a few pages.
 	c.Geometry.Grid[0] = launch.Extent{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: int64(4 * choice.warps),
 		AtMost: int64(t.SMs * choice.blocks)}

@@ -13,7 +13,8 @@ type Strides struct {
 // say where a device keeps them and do not change what they hold, so one cache serves every layout.
 type Cache struct {
 	DType                      DType
-	KScale, VScale             float64 // FP8: keys and values are elements times these; else not read
+	Centre                     [][]float64 // [kv head][dim] mean keys that 4-bit centroids are stored less; nil: zero
+	KScale, VScale             float64     // FP8: keys and values are elements times these; else not read
 	HeadDim, PageSize, KVHeads int
 	MaxPages                   int     // columns of the block table in use; rows have TableStride
 	SeqLens                    []int32 // [batch]
@@ -28,6 +29,14 @@ type Cache struct {
 	ids                        []int32
 	keys, values               []uint16 // [stored block, kv head, token, dim]
 	quantised                  map[RecordKey]decodedPage
+}
+
+// centre is a head's mean key, nil for zero.
+func (c *Cache) centre(head int) []float64 {
+	if c.Centre == nil {
+		return nil
+	}
+	return c.Centre[head]
 }
 
 // Batch is the number of requests, padded rows included.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+
+	"github.com/kvloom/kvloom/specs"
 )
 
 // Form is how one page summary is stored.
@@ -18,7 +20,7 @@ type Form struct {
 }
 
 // GroupDims is the dims that share a scale where scales are grouped; it divides every head dim.
-const GroupDims = 16
+const GroupDims = specs.ScaleDims
 
 // PlainForm is the Locks paper's form.
 func PlainForm(rank, basisBits int) Form {
@@ -84,6 +86,11 @@ func (f Form) String() string {
 		text += fmt.Sprintf("p%d", f.Pages)
 	}
 	return text
+}
+
+// Record is the form of the record of one page.
+func (f Form) Record() specs.RecordForm {
+	return specs.RecordForm{Coefficients4: f.CoefficientBits == 4, Centroid4: f.CentroidBits == 4, Grouped: f.Grouped}
 }
 
 // Bytes is the payload of one page: specs.Record's figure for the plain form. Token scales are bf16.

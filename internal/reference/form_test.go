@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -25,6 +26,55 @@ func TestFormBytes(t *testing.T) {
 			t.Error(err)
 		} else if got := f.Bytes(128, 16); got != want {
 			t.Errorf("%s: %g bytes, want %g", text, got, want)
+		}
+	}
+}
+
+// TestFormRecords: packed records of every form hold what Stored says that the form holds, around a mean key or none, in the bytes of
+// the form; a page that is not finite is NaN in each.
+func TestFormRecords(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 16))
+	for _, text := range []string{"r1c4", "r4c4", "r3c4m4", "r1c4m4s16", "r2i2m4s16", "r2s16", "r5i8c4m4", "r2i16c4m4"} {
+		for _, d := range []int{64, 80, 112, 128} {
+			f, err := ParseForm(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shape := Shape{HeadDim: d, PageSize: 16, Rank: f.Rank, BasisBits: f.BasisBits, Form: f.Record()}
+			centre := normal(rng, d)
+			keys := normal(rng, 16*d)
+			for i := range keys {
+				keys[i] += 3 * centre[i%d]
+			}
+			if got, want := float64(shape.Layout().PayloadBytes()), f.Bytes(d, 16); got != want {
+				t.Errorf("%s, head dim %d: the record's payload is %g bytes, the form's %g", text, d, got, want)
+			}
+			sum := Summarise(keys, shape)
+			for _, c := range [][]float64{nil, centre} {
+				codes := sum.QuantiseAround(c)
+				if err := codes.Check(); err != nil {
+					t.Errorf("%s: %v", text, err)
+				}
+				back, err := Unpack(shape, codes.Pack())
+				if err != nil {
+					t.Fatalf("%s: %v", text, err)
+				}
+				if diff := cmp.Diff(codes, back); diff != "" {
+					t.Errorf("%s, head dim %d: %s", text, d, diff)
+				}
+				want, got := sum.Stored(f, c), back.DequantiseAround(c)
+				if diff := cmp.Diff([][]float64{want.Mu, want.V, want.C}, [][]float64{got.Mu, got.V, got.C}); diff != "" {
+					t.Errorf("%s, head dim %d, stored: %s", text, d, diff)
+				}
+			}
+			keys[3*d+d-1] = math.Inf(1)
+			back, err := Unpack(shape, Summarise(keys, shape).QuantiseAround(centre).Pack())
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			if score, _ := back.DequantiseAround(centre).Score(make([]float64, d), Logits{Scale: 1}); !math.IsNaN(score) {
+				t.Errorf("%s: the score of an infinite key is %g", text, score)
+			}
 		}
 	}
 }

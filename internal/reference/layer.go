@@ -52,7 +52,7 @@ func (c *Cache) Build(shape Shape) Summaries {
 	records := make([][]byte, len(jobs))
 	parallel(len(jobs), func(i int) {
 		j := jobs[i]
-		records[i] = c.record(c.Keys(j.request, j.page, j.Head, c.PageSize), shape)
+		records[i] = c.record(c.Keys(j.request, j.page, j.Head, c.PageSize), shape, j.Head)
 	})
 	for i, j := range jobs {
 		s.Records[j.RecordKey] = records[i]
@@ -124,7 +124,7 @@ func (c *Cache) pageScorer(s Summaries, request, page, head int, l Logits) func(
 	if err != nil {
 		panic("BUG: reference: " + err.Error())
 	}
-	d := codes.Dequantise()
+	d := codes.DequantiseAround(c.centre(head))
 	return func(q []float64) (float64, float64) { return d.Score(q, l) }
 }
 

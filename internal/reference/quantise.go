@@ -3,15 +3,18 @@ package reference
 import (
 	"fmt"
 	"math"
+
+	"github.com/kvloom/kvloom/specs"
 )
 
 // Codes is a quantised summary: integers and bf16 scales, as they are stored.
 type Codes struct {
 	Shape
 	Mu         []int8   // [dim]
-	MuScale    uint16   // bf16; NaN marks a page whose scores are NaN
+	MuScale    uint16   // bf16; NaN marks a page whose scores are NaN. Of a 4-bit centroid the first of MuGroups
+	MuGroups   []uint16 // [dim/16] bf16 scales of a 4-bit centroid, which is the centroid less the head's mean key; else none
 	V          []int32  // [rank, dim]: signed codes; at 2 bits 0..3, at 16 bits the bf16 pattern
-	VScale     []uint16 // [rank] bf16; empty at 16 bits
+	VScale     []uint16 // [rank, groups] bf16; empty at 16 bits
 	C          []int8   // [page, rank]
 	TokenScale []uint16 // [page] bf16
 }
@@ -53,16 +56,27 @@ func Decoded(code int32, scale float64, bits int) float64 {
 	return float64(code) * scale
 }
 
-// Quantise applies the contract's quantisation to a summary. C is quantised from the unquantised V's coefficients.
-func (s Summary) Quantise() Codes {
+// Quantise applies the contract's quantisation to a summary, whose shape says in which form. C is quantised from the unquantised V's
+// coefficients. Of a 4-bit centroid the head's mean key counts as zero.
+func (s Summary) Quantise() Codes { return s.QuantiseAround(nil) }
+
+// QuantiseAround is Quantise around the head's mean key [dim], which a 4-bit centroid is stored less; nil is zero.
+func (s Summary) QuantiseAround(centre []float64) Codes {
+	l := s.Layout()
 	c := Codes{Shape: s.Shape,
 		Mu: make([]int8, s.HeadDim), V: make([]int32, s.Rank*s.HeadDim),
 		C: make([]int8, s.PageSize*s.Rank), TokenScale: make([]uint16, s.PageSize)}
 	if s.BasisBits != 16 {
-		c.VScale = make([]uint16, s.Rank)
+		c.VScale = make([]uint16, s.Rank*l.ColumnGroups)
+	}
+	if s.Form.Centroid4 {
+		c.MuGroups = make([]uint16, l.MuGroups)
 	}
 	if s.NonFinite {
 		c.MuScale = ToBF16(math.NaN())
+		for i := range c.MuGroups {
+			c.MuGroups[i] = c.MuScale
+		}
 		for i := range c.V {
 			if s.BasisBits != 16 {
 				c.V[i] = Code(0, 0, s.BasisBits)
@@ -70,32 +84,50 @@ func (s Summary) Quantise() Codes {
 		}
 		return c
 	}
-	c.MuScale = quantiseVector(c.Mu, s.Mu)
+	c.centroid(s.Mu, centre)
 	for t := range s.PageSize {
-		c.TokenScale[t] = quantiseVector(c.C[t*s.Rank:(t+1)*s.Rank], s.C[t*s.Rank:(t+1)*s.Rank])
+		c.TokenScale[t] = quantiseVector(c.C[t*s.Rank:(t+1)*s.Rank], s.C[t*s.Rank:(t+1)*s.Rank], s.Form.CoefficientBits())
 	}
-	for r := range s.Rank {
-		row := s.V[r*s.HeadDim : (r+1)*s.HeadDim]
+	group := s.HeadDim / l.ColumnGroups
+	for at := 0; at < len(s.V); at += group {
+		row := s.V[at : at+group]
 		var scale float64
 		if s.BasisBits != 16 {
-			c.VScale[r] = Scale(row, s.BasisBits)
-			scale = FromBF16(c.VScale[r])
+			c.VScale[at/group] = Scale(row, s.BasisBits)
+			scale = FromBF16(c.VScale[at/group])
 		}
 		for i, x := range row {
 			if s.BasisBits == 16 {
-				c.V[r*s.HeadDim+i] = int32(ToBF16(x))
+				c.V[at+i] = int32(ToBF16(x))
 			} else {
-				c.V[r*s.HeadDim+i] = Code(x, scale, s.BasisBits)
+				c.V[at+i] = Code(x, scale, s.BasisBits)
 			}
 		}
 	}
 	return c
 }
 
-func quantiseVector(codes []int8, x []float64) (scale uint16) {
-	scale = Scale(x, 8)
+// centroid quantises mu.
+func (c *Codes) centroid(mu, centre []float64) {
+	if !c.Form.Centroid4 {
+		c.MuScale = quantiseVector(c.Mu, mu, 8)
+		return
+	}
+	rest := append([]float64{}, mu...)
+	if centre != nil {
+		axpy(rest, -1, centre)
+	}
+	for g := range c.MuGroups {
+		at := g * specs.ScaleDims
+		c.MuGroups[g] = quantiseVector(c.Mu[at:at+specs.ScaleDims], rest[at:at+specs.ScaleDims], 4)
+	}
+	c.MuScale = c.MuGroups[0]
+}
+
+func quantiseVector(codes []int8, x []float64, bits int) (scale uint16) {
+	scale = Scale(x, bits)
 	for i, v := range x {
-		codes[i] = int8(Code(v, FromBF16(scale), 8))
+		codes[i] = int8(Code(v, FromBF16(scale), bits))
 	}
 	return scale
 }
@@ -109,16 +141,27 @@ type Dequantised struct {
 }
 
 // Dequantise multiplies every code by its scale. A NaN centroid scale makes every element of Mu NaN.
-func (c Codes) Dequantise() Dequantised {
+func (c Codes) Dequantise() Dequantised { return c.DequantiseAround(nil) }
+
+// DequantiseAround is Dequantise with the head's mean key added to a 4-bit centroid; nil is zero.
+func (c Codes) DequantiseAround(centre []float64) Dequantised {
 	q := Dequantised{Shape: c.Shape, Mu: make([]float64, c.HeadDim), V: make([]float64, len(c.V)), C: make([]float64, len(c.C))}
 	for i, x := range c.Mu {
-		q.Mu[i] = float64(x) * FromBF16(c.MuScale)
+		scale := c.MuScale
+		if c.Form.Centroid4 {
+			scale = c.MuGroups[i/specs.ScaleDims]
+		}
+		q.Mu[i] = float64(x) * FromBF16(scale)
 	}
+	if c.Form.Centroid4 && centre != nil {
+		axpy(q.Mu, 1, centre)
+	}
+	group := c.HeadDim / c.Layout().ColumnGroups
 	for i, x := range c.V {
 		if c.BasisBits == 16 {
 			q.V[i] = FromBF16(uint16(x))
 		} else {
-			q.V[i] = Decoded(x, FromBF16(c.VScale[i/c.HeadDim]), c.BasisBits)
+			q.V[i] = Decoded(x, FromBF16(c.VScale[i/group]), c.BasisBits)
 		}
 	}
 	for i, x := range c.C {
@@ -129,14 +172,16 @@ func (c Codes) Dequantise() Dequantised {
 
 // Check reports codes outside their range: a build that overflowed its width.
 func (c Codes) Check() error {
+	top := int8(largest(c.Form.CentroidBits()))
 	for i, x := range c.Mu {
-		if x == -128 {
-			return fmt.Errorf("centroid code %d of dim %d is outside -127..127", x, i)
+		if x < -top {
+			return fmt.Errorf("centroid code %d of dim %d is outside -%d..%d", x, i, top, top)
 		}
 	}
+	top = int8(largest(c.Form.CoefficientBits()))
 	for i, x := range c.C {
-		if x == -128 {
-			return fmt.Errorf("coefficient code %d of token %d, column %d is outside -127..127", x, i/c.Rank, i%c.Rank)
+		if x < -top {
+			return fmt.Errorf("coefficient code %d of token %d, column %d is outside -%d..%d", x, i/c.Rank, i%c.Rank, top, top)
 		}
 	}
 	if c.BasisBits == 4 || c.BasisBits == 8 {

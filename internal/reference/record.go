@@ -12,7 +12,7 @@ func (s Shape) Layout() specs.Record {
 	if s.Scorer != "" {
 		return specs.NewScorerRecord(s.Scorer, s.HeadDim, s.PageSize)
 	}
-	return specs.NewRecord(s.HeadDim, s.PageSize, s.Rank, s.BasisBits)
+	return specs.NewFormRecord(s.HeadDim, s.PageSize, s.Rank, s.BasisBits, s.Form)
 }
 
 // codeBits returns the bits that the record stores for a basis code.
@@ -44,6 +44,34 @@ func basisAt(l specs.Record, row, dim int) (offset, shift int) {
 	return l.V + (row*4+dim/quarter)*l.QuarterBytes + bit/8, bit % 8
 }
 
+// muAt returns the byte of a code of the centroid in a record, and its shift inside it.
+func muAt(l specs.Record, dim int) (offset, shift int) {
+	quarter := l.HeadDim / 4
+	bit := dim % quarter * l.Form.CentroidBits()
+	return l.Mu + dim/quarter*l.MuQuarterBytes + bit/8, bit % 8
+}
+
+// coefficientAt is the same of a row-major code of C.
+func coefficientAt(l specs.Record, i int) (offset, shift int) {
+	bit := (i/l.Rank*l.RankPad + i%l.Rank) * l.Form.CoefficientBits()
+	return l.C + bit/8, bit % 8
+}
+
+// storedCode is what a record stores for a code of the centroid or of C; codeStored is its inverse.
+func storedCode(code int8, four bool) byte {
+	if four {
+		return byte(code + 8)
+	}
+	return byte(code)
+}
+
+func codeStored(stored byte, four bool) int8 {
+	if four {
+		return int8(stored&15) - 8
+	}
+	return int8(stored)
+}
+
 // Pack lays the codes out as specs.Record says, padding zero: Layout().Bytes bytes.
 func (c Codes) Pack() []byte {
 	l := c.Layout()
@@ -58,10 +86,12 @@ func (c Codes) Pack() []byte {
 		}
 	}
 	for i, x := range c.Mu {
-		b[l.Mu+i] = byte(x)
+		at, shift := muAt(l, i)
+		b[at] |= storedCode(x, c.Form.Centroid4) << shift
 	}
 	for i, x := range c.C {
-		b[l.C+i/c.Rank*l.RankPad+i%c.Rank] = byte(x)
+		at, shift := coefficientAt(l, i)
+		b[at] |= storedCode(x, c.Form.Coefficients4) << shift
 	}
 	for t, scale := range c.TokenScale {
 		binary.LittleEndian.PutUint16(b[l.TokenScales+2*t:], scale)
@@ -70,6 +100,9 @@ func (c Codes) Pack() []byte {
 		binary.LittleEndian.PutUint16(b[l.ColumnScales+2*r:], scale)
 	}
 	binary.LittleEndian.PutUint16(b[l.MuScale:], c.MuScale)
+	for g, scale := range c.MuGroups {
+		binary.LittleEndian.PutUint16(b[l.MuScale+2*g:], scale)
+	}
 	return b
 }
 
@@ -92,21 +125,29 @@ func Unpack(shape Shape, b []byte) (Codes, error) {
 		}
 	}
 	for i := range c.Mu {
-		c.Mu[i] = int8(b[l.Mu+i])
+		at, shift := muAt(l, i)
+		c.Mu[i] = codeStored(b[at]>>shift, shape.Form.Centroid4)
 	}
 	for i := range c.C {
-		c.C[i] = int8(b[l.C+i/shape.Rank*l.RankPad+i%shape.Rank])
+		at, shift := coefficientAt(l, i)
+		c.C[i] = codeStored(b[at]>>shift, shape.Form.Coefficients4)
 	}
 	for t := range c.TokenScale {
 		c.TokenScale[t] = binary.LittleEndian.Uint16(b[l.TokenScales+2*t:])
 	}
 	if shape.BasisBits != 16 {
-		c.VScale = make([]uint16, shape.Rank)
+		c.VScale = make([]uint16, shape.Rank*l.ColumnGroups)
 		for r := range c.VScale {
 			c.VScale[r] = binary.LittleEndian.Uint16(b[l.ColumnScales+2*r:])
 		}
 	}
 	c.MuScale = binary.LittleEndian.Uint16(b[l.MuScale:])
+	if shape.Form.Centroid4 {
+		c.MuGroups = make([]uint16, l.MuGroups)
+		for g := range c.MuGroups {
+			c.MuGroups[g] = binary.LittleEndian.Uint16(b[l.MuScale+2*g:])
+		}
+	}
 	for i, x := range c.Pack() {
 		if x != b[i] {
 			return c, fmt.Errorf("byte %d of a record is %#02x where the layout has padding or a code of zero", i, b[i])

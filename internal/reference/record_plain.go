@@ -7,10 +7,10 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-// record is the packed summary of one page of keys.
-func (c *Cache) record(keys []float64, shape Shape) []byte {
+// record is the packed summary of one page of a head's keys.
+func (c *Cache) record(keys []float64, shape Shape, head int) []byte {
 	if shape.Scorer == "" {
-		return Summarise(keys, shape).Quantise().Pack()
+		return Summarise(keys, shape).QuantiseAround(c.centre(head)).Pack()
 	}
 	l := shape.Layout()
 	b := make([]byte, l.Bytes)

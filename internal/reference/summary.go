@@ -1,10 +1,15 @@
 package reference
 
-import "math"
+import (
+	"math"
+
+	"github.com/kvloom/kvloom/specs"
+)
 
 // Shape is the shape of one page summary.
 type Shape struct {
 	HeadDim, PageSize, Rank, BasisBits int
+	Form                               specs.RecordForm
 	Scorer                             string // other than page_local, of which the rest of this package's summaries are
 }
 

@@ -37,7 +37,7 @@ func TestSummariseByHand(t *testing.T) {
 
 func TestSummaryProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for _, shape := range []Shape{{64, 16, 4, 16, ""}, {128, 32, 16, 16, ""}, {64, 128, 8, 16, ""}, {80, 4, 3, 16, ""}} {
+	for _, shape := range []Shape{{HeadDim: 64, PageSize: 16, Rank: 4, BasisBits: 16}, {HeadDim: 128, PageSize: 32, Rank: 16, BasisBits: 16}, {HeadDim: 64, PageSize: 128, Rank: 8, BasisBits: 16}, {HeadDim: 80, PageSize: 4, Rank: 3, BasisBits: 16}} {
 		keys := normal(r, shape.PageSize*shape.HeadDim)
 		s := Summarise(keys, shape)
 		for a := range shape.Rank {

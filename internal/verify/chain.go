@@ -161,9 +161,9 @@ func (r *chainRun) enqueue(s device.Stream) error {
 		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), Slots: int32(r.Slots)}
 	err := errors.Join(
 		Enqueue(r.kernels[0], s, r.launch, &kernel.PageSummaryArgs{Cache: cache, Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(),
-			Workspace: r.workspaces[0].Ptr(), SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
+			Workspace: r.workspaces[0].Ptr(), Centre: r.Centre, SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
 		Enqueue(r.kernels[1], s, r.launch, &kernel.PageScoreArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(),
-			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
+			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), Centre: r.Centre, QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 			ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 			SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap)}))

@@ -124,7 +124,7 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 		return nil, err
 	}
 	r.args = kernel.PageScoreArgs{
-		Cache: d.Args(), Q: d.Q.Ptr(), Summaries: records.Ptr(), Scores: r.out.Ptr(), Masses: r.masses.Ptr(),
+		Cache: d.Args(), Q: d.Q.Ptr(), Summaries: records.Ptr(), Scores: r.out.Ptr(), Masses: r.masses.Ptr(), Centre: d.Centre,
 		QBatchStride: d.QRows.BatchStride, QHeadStride: d.QRows.RowStride,
 		SummaryBlockStride: records.BlockStride, SummaryHeadStride: records.HeadStride,
 		ScoreBatchStride: r.rows.BatchStride, ScoreHeadStride: r.rows.RowStride,
@@ -191,7 +191,7 @@ func (r *scoreRun) compare(t *Tally, at int) error {
 // mustLeaveMasses reports whether the kernel is one that leaves masses, and no page of the case makes it score in another way.
 func (r *scoreRun) mustLeaveMasses() bool {
 	c := r.kernel.Candidate
-	return c.Kernel == "kvloom::page_score_imma" && c.Param("heads") >= r.Cache.KVHeads && r.Case.Data != Wide && r.Case.Data != Extreme && r.Case.Data != Degenerate
+	return (c.Kernel == "kvloom::page_score_imma" || c.Kernel == "kvloom::page_score_pages") && c.Param("heads") >= r.Cache.KVHeads && r.Case.Data != Wide && r.Case.Data != Extreme && r.Case.Data != Degenerate
 }
 
 // live is the pages of all requests at this launch.

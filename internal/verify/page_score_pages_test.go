@@ -68,3 +68,42 @@ func TestPageScorePagesChoices(t *testing.T) {
 		}
 	}
 }
+
+// TestPageScoreFormsOnSimulator scores records of other forms than the plain one by every kind of candidate that reads them: 4-bit
+// coefficients and centroids, scales of 16 dims.
+func TestPageScoreFormsOnSimulator(t *testing.T) {
+	for _, tc := range []struct {
+		name, reason           string
+		dim, rank, bits, group int
+		dtype                  string
+		coefficients, centroid int
+		scales                 string
+		softcap                float64
+	}{
+		{"c4", "nibbles of coefficients", 128, 4, 4, 4, "bf16", 4, 8, "column", 0},
+		{"m4", "a lane has two scales of the centroid", 128, 1, 4, 8, "bf16", 8, 4, "column", 0},
+		{"s16", "a lane has two scales of a column", 128, 2, 4, 7, "fp16", 8, 8, "16", 0},
+		{"all, rank 1", "the smallest record", 128, 1, 4, 8, "bf16", 4, 4, "16", 0},
+		{"all, rank 3", "a padded rank; a group of 16", 64, 3, 4, 16, "bf16", 4, 4, "16", 0},
+		{"all, head dim 80", "groups lie across quarters", 80, 2, 4, 3, "bf16", 4, 4, "16", 0},
+		{"all, two bits", "pairs 8 dims apart", 128, 4, 2, 4, "bf16", 4, 4, "16", 0},
+		{"c4 m4, eight bits, head dim 112", "a 4-bit centroid in the order of bytes", 112, 2, 8, 2, "bf16", 4, 4, "column", 0},
+		{"c4 m4, sixteen bits", "columns without scales", 96, 8, 16, 4, "bf16", 4, 4, "column", 30},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := immaSpec(tc.dim, 16, tc.rank, tc.bits, tc.group, 2, tc.dtype)
+			s.Locks.CoefficientBits, s.Locks.CentroidBits, s.Locks.ScaleGroup = tc.coefficients, tc.centroid, tc.scales
+			s.Attention.LogitSoftcap = tc.softcap
+			seen := map[string]bool{}
+			for _, c := range plan.ForFamily(plan.PageScore, s, plan.Targets["sm_90a"]).Candidates {
+				if kind := c.Kernel + string(c.Form); !seen[kind] {
+					seen[kind] = true
+					checkImma(t, s, c, 2, "", tc.reason, []string{"crosses 1024 tokens", "wide logits", "extreme keys", nanRecord})
+				}
+			}
+			if len(seen) == 0 {
+				t.Error("no candidate")
+			}
+		})
+	}
+}

@@ -18,8 +18,21 @@ func init() { register(plan.PageSummary, checkPageSummary) }
 // Records of pages that no launch had to build keep their bytes; built_lens and the workspace are as promised.
 func checkPageSummary(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
 	return eachCase(ctx, e, c, spanMetric, summaryCases(s, o), func(k *Kernel, cs Case) []Result {
-		return summaryCase(ctx, e, s, k, cs, o.Seed)
+		return summaryCase(ctx, e, s, k, cs, o.Seed, gridsFor(c, cs))
 	})
+}
+
+// gridsFor are the numbers of new pages that launches of a case are sized for, 0 for those of its longest request. The direct form builds
+// another way where a launch was sized for one page a request, as in a decode step, and any number of pages must come out right both ways:
+// by the smallest grid of the usual way, whose warps take turn after turn, and by that of a step.
+func gridsFor(c plan.Candidate, cs Case) []int64 {
+	switch {
+	case c.Kernel == "kvloom::page_summary_tridiagonal":
+		return []int64{2 + int64(4*c.Param("warps")/cs.KVHeads), 1}
+	case cs.Name == oneBlock:
+		return []int64{1}
+	}
+	return []int64{0}
 }
 
 // summaryCases adds what concerns this family alone.
@@ -51,7 +64,7 @@ func summaryCases(s *specs.Spec, o Options) []Case {
 	return cases
 }
 
-func summaryCase(ctx context.Context, e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []Result {
+func summaryCase(ctx context.Context, e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64, grids []int64) []Result {
 	p, err := NewProblem(s, c, seed)
 	if err != nil {
 		return []Result{Failed(c.Name, spanMetric, err)}
@@ -66,8 +79,10 @@ func summaryCase(ctx context.Context, e *Env, s *specs.Spec, k *Kernel, c Case, 
 	j := newSummaryJudge(p)
 	j.weights = summaryWeights(p, seed)
 	run, err := newSummaryRun(e, k, p, a, packWeights(j.weights))
-	if err == nil {
-		err = run.all(ctx, j)
+	for _, pages := range grids {
+		if err == nil {
+			err = run.all(ctx, j, pages)
+		}
 	}
 	j.span.Err(errors.Join(err, a.Free()))
 	return j.results()
@@ -99,7 +114,7 @@ func newSummaryRun(e *Env, k *Kernel, p *Problem, a *Arena, weights []byte) (*su
 	if r.workspace, err = k.Workspace(e.LaunchProblem(p)); err != nil {
 		return nil, err
 	}
-	r.args = kernel.PageSummaryArgs{Cache: d.Args(), Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(), Workspace: r.workspace.Ptr(),
+	r.args = kernel.PageSummaryArgs{Cache: d.Args(), Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(), Workspace: r.workspace.Ptr(), Centre: d.Centre,
 		SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}
 	if len(weights) > 0 {
 		factors, err := a.Alloc("weights", int64(len(weights)))
@@ -111,14 +126,19 @@ func newSummaryRun(e *Env, k *Kernel, p *Problem, a *Arena, weights []byte) (*su
 		}
 		r.args.Weights = factors.Ptr()
 	}
-	return r, r.built.Write(BytesOfInt32(r.before))
+	return r, nil
 }
 
 // all captures the launch once and replays it at every length of the case; then the last launch again, which must write the same.
-func (r *summaryRun) all(ctx context.Context, j *summaryJudge) error {
+// Its grid is sized for pages new pages a request, where not 0.
+func (r *summaryRun) all(ctx context.Context, j *summaryJudge, pages int64) error {
 	problem := r.env.LaunchProblem(r.Problem)
-	if r.Case.Name == oneBlock {
-		problem.NewPages = 1
+	if pages > 0 {
+		problem.NewPages = pages
+	}
+	clear(r.before)
+	if err := r.built.Write(BytesOfInt32(r.before)); err != nil {
+		return err
 	}
 	graph, err := r.env.Capture(func(s device.Stream) error { return Enqueue(r.kernel, s, problem, &r.args) })
 	if err != nil {

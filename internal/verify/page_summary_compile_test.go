@@ -20,7 +20,7 @@ func summarySpec(dtype string, dim, page, rank, bits, kvHeads int) *specs.Spec {
 	return s
 }
 
-// TestRecordMirrors compiles assertions that every offset of the CUDA header's record is that of specs.NewRecord.
+// TestRecordMirrors compiles assertions that every offset of the CUDA header's record is that of specs.NewFormRecord.
 func TestRecordMirrors(t *testing.T) {
 	c, _ := plan.ForFamily(plan.PageSummary, summarySpec("bf16", 64, 16, 1, 16, 1), plan.Targets["sm_90a"]).DefaultOf(plan.Portable)
 	src, err := render.Candidate(c)
@@ -32,14 +32,13 @@ func TestRecordMirrors(t *testing.T) {
 		for _, page := range []int{4, 8, 16, 32, 64, 128} {
 			for _, rank := range []int{1, 3, 7, 8, 16} {
 				for _, bits := range []int{2, 4, 8, 16} {
-					r := specs.NewRecord(d, page, rank, bits)
-					layout := fmt.Sprintf("kvloom::Record<%d, %d, %d, %d>", d, page, rank, bits)
-					for _, f := range []struct {
-						name string
-						want int
-					}{{"kQuarterBytes", r.QuarterBytes}, {"kRankPad", r.RankPad}, {"kV", r.V}, {"kMu", r.Mu}, {"kC", r.C}, {"kTokenScales", r.TokenScales},
-						{"kColumnScales", r.ColumnScales}, {"kMuScale", r.MuScale}, {"kBytes", r.Bytes}} {
-						fmt.Fprintf(&text, "static_assert(%s::%s == %d, \"specs.NewRecord differs\");\n", layout, f.name, f.want)
+					writeMirrors(&text, specs.NewRecord(d, page, rank, bits), fmt.Sprintf("kvloom::Record<%d, %d, %d, %d>", d, page, rank, bits))
+					if page != 16 {
+						continue
+					}
+					for _, form := range []specs.RecordForm{{Coefficients4: true}, {Centroid4: true}, {Grouped: true}, {Coefficients4: true, Centroid4: true, Grouped: true}} {
+						writeMirrors(&text, specs.NewFormRecord(d, page, rank, bits, form), fmt.Sprintf("kvloom::Record<%d, %d, %d, %d, kvloom::RecordForm<%d, %d, %t>>",
+							d, page, rank, bits, form.CoefficientBits(), form.CentroidBits(), form.Grouped))
 					}
 				}
 			}
@@ -47,6 +46,18 @@ func TestRecordMirrors(t *testing.T) {
 	}
 	src.Text += text.String()
 	nvrtctest.Compile(t, src)
+}
+
+// writeMirrors writes the assertions for one record, layout being its type.
+func writeMirrors(text *strings.Builder, r specs.Record, layout string) {
+	for _, f := range []struct {
+		name string
+		want int
+	}{{"kQuarterBytes", r.QuarterBytes}, {"kMuQuarterBytes", r.MuQuarterBytes}, {"kRankPad", r.RankPad}, {"kScaleGroups", r.ColumnGroups},
+		{"kMuScales", r.MuGroups}, {"kV", r.V}, {"kMu", r.Mu}, {"kC", r.C}, {"kTokenScales", r.TokenScales},
+		{"kColumnScales", r.ColumnScales}, {"kMuScale", r.MuScale}, {"kBytes", r.Bytes}} {
+		fmt.Fprintf(text, "static_assert(%s::%s == %d, \"specs.NewFormRecord differs\");\n", layout, f.name, f.want)
+	}
 }
 
 func TestSummaryCompiles(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/specs"
 )
 
 const (
@@ -133,7 +134,13 @@ func (j *summaryJudge) notFinite(keys []float64, codes reference.Codes, packed [
 		j.span.Fail("block %d, head %d: a key is not finite and the centroid's scale is %g, not NaN", key.Block, key.Head, reference.FromBF16(codes.MuScale))
 		return
 	}
-	want.MuScale = codes.MuScale // any NaN
+	for _, scale := range codes.MuGroups {
+		if !math.IsNaN(reference.FromBF16(scale)) {
+			j.span.Fail("block %d, head %d: a key is not finite and a scale of the centroid is %g, not NaN", key.Block, key.Head, reference.FromBF16(scale))
+			return
+		}
+	}
+	want.MuScale, want.MuGroups = codes.MuScale, codes.MuGroups // any NaN
 	if !bytes.Equal(want.Pack(), packed) {
 		j.span.Fail("block %d, head %d: a key is not finite and codes or scales are not zero", key.Block, key.Head)
 		return
@@ -147,27 +154,46 @@ func (j *summaryJudge) centroid(keys, d []float64, codes reference.Codes, key re
 	for i := range mu {
 		mu[i] = keys[i] - d[i]
 	}
-	scale, want := reference.FromBF16(codes.MuScale), reference.FromBF16(reference.Scale(mu, 8))
-	top := 0.0
-	for _, x := range mu {
-		top = max(top, math.Abs(x))
+	if !codes.Form.Centroid4 {
+		j.vector(mu, codes.Mu, codes.MuScale, 8, largestOf(keys), key, 0)
+		return
 	}
-	if top <= 1e-6*largestOf(keys) { // a centroid that is rounding: any small one is right
-		if scale*127 > 2e-6*largestOf(keys) {
-			j.mu.Fail("block %d, head %d: centroid scale %g of a centroid of zero", key.Block, key.Head, scale)
+	largest := largestOf(keys)
+	if j.p.Cache.Centre != nil {
+		centre := j.p.Cache.Centre[key.Head]
+		largest = max(largest, largestOf(centre))
+		for i := range mu {
+			mu[i] -= centre[i]
+		}
+	}
+	for g, scale := range codes.MuGroups {
+		at := g * specs.ScaleDims
+		j.vector(mu[at:at+specs.ScaleDims], codes.Mu[at:at+specs.ScaleDims], scale, 4, largest, key, at)
+	}
+}
+
+// vector compares codes of a width, and their scale, with the numbers that they stand for: dims `first` and on of a centroid. largest is
+// the magnitude of what they came from.
+func (j *summaryJudge) vector(mu []float64, codes []int8, scaleBits uint16, bits int, largest float64, key reference.RecordKey, first int) {
+	scale, want := reference.FromBF16(scaleBits), reference.FromBF16(reference.Scale(mu, bits))
+	top, most := largestOf(mu), float64(int(1)<<(bits-1)-1)
+	if top <= 1e-6*largest { // a centroid that is rounding: any small one is right
+		if scale*most > 2e-6*largest {
+			j.mu.Fail("block %d, head %d: scale %g of a centroid of zero", key.Block, key.Head, scale)
 		}
 		return
 	}
-	if math.Abs(scale-want) > want/128 {
+	rounding := 1e-6 * largest / top // what f32 leaves of it, beside the scale's own rounding
+	if math.Abs(scale-want) > want*(1./128+rounding) {
 		j.mu.Fail("block %d, head %d: centroid scale %g, exact %g", key.Block, key.Head, scale, want)
 		return
 	}
 	for i, x := range mu {
-		err := math.Abs(x/scale - float64(codes.Mu[i]))
-		if math.Abs(x/scale) > 127 {
-			err = math.Abs(float64(codes.Mu[i])) - 127 // clamped
+		err := math.Abs(x/scale - float64(codes[i]))
+		if math.Abs(x/scale) > most {
+			err = math.Abs(float64(codes[i])) - most // clamped
 		}
-		j.mu.Add(math.Abs(err), muBound, func() string { return where(key, "dim", i) })
+		j.mu.Add(math.Max(math.Abs(err)-most*rounding, 0), muBound, func() string { return where(key, "dim", first+i) })
 	}
 }
 
@@ -189,12 +215,16 @@ func (j *summaryJudge) coefficients(d []float64, got reference.Dequantised, code
 			step[r] = 1. / 256
 			continue
 		}
-		scale := reference.FromBF16(codes.VScale[r])
 		half := 0.5
 		if shape.BasisBits == 2 {
 			half = 1 // the outer levels stand for more
 		}
-		step[r] = half * scale * math.Sqrt(float64(shape.HeadDim))
+		groups := len(codes.VScale) / shape.Rank
+		for _, bits := range codes.VScale[r*groups : (r+1)*groups] {
+			scale := half * reference.FromBF16(bits)
+			step[r] += scale * scale * float64(shape.HeadDim/groups)
+		}
+		step[r] = math.Sqrt(step[r])
 	}
 	top := largestOf(d)
 	for t := range shape.PageSize {

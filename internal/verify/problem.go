@@ -35,6 +35,18 @@ func cacheScales(d Data) (k, v float64) {
 	return float64(float32(k)), float64(float32(0.0123))
 }
 
+// centres makes a mean key for every KV head, f32 as the device has them: what 4-bit centroids are stored less.
+func centres(c *reference.Cache, r *rand.Rand) [][]float64 {
+	list := make([][]float64, c.KVHeads)
+	for h := range list {
+		list[h] = make([]float64, c.HeadDim)
+		for i := range list[h] {
+			list[h][i] = float64(float32(0.4 * r.NormFloat64()))
+		}
+	}
+	return list
+}
+
 // Lists is the page lists of a request: one a KV head, or one a query head for per_head.
 func (p *Problem) Lists() int {
 	if p.Rule == reference.PerHead {
@@ -58,13 +70,16 @@ func NewProblem(s *specs.Spec, c Case, seed uint64) (*Problem, error) {
 	}
 	p := &Problem{Case: c, Spec: s, Rule: rule, Group: s.Attention.Group(), Slots: s.Slots(),
 		Logits: reference.Logits{Scale: s.Attention.SoftmaxScale, Softcap: s.Attention.LogitSoftcap},
-		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Scorer: s.Record().Scorer},
+		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Form: s.Record().Form, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
 	p.Cache = &reference.Cache{DType: dtype, HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, KVHeads: c.KVHeads}
 	p.Cache.KScale, p.Cache.VScale = cacheScales(c.Data)
 	r := rand.New(rand.NewPCG(seed, 0x6b766c6f6f6d)) // "kvloom"
 	p.layTable(r)
 	p.place()
+	if p.Shape.Form.Centroid4 {
+		p.Cache.Centre = centres(p.Cache, rand.New(rand.NewPCG(seed, 0x6d65616e))) // "mean"
+	}
 	f, err := newFiller(p, r)
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func problemOf(s *specs.Spec, c *reference.Cache, q reference.Queries) *Problem 
 	return &Problem{Spec: s, Cache: c, Q: q, Rule: reference.Combine(s.Locks.Combine), Group: s.Attention.Group(), Slots: s.Slots(),
 		Logits: reference.Logits{Scale: s.Attention.SoftmaxScale, Softcap: s.Attention.LogitSoftcap},
 		Shape: reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
-			Scorer: s.Record().Scorer},
+			Form: s.Record().Form, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
 }
 
@@ -105,7 +105,7 @@ func (e *Env) buildPages(a *Arena, s *specs.Spec, whole *reference.Cache, q refe
 	if err != nil {
 		return nil, err
 	}
-	args := kernel.PageSummaryArgs{Cache: d.Args(), Summaries: records.Ptr(), BuiltLens: built.Ptr(), Workspace: workspace.Ptr(),
+	args := kernel.PageSummaryArgs{Cache: d.Args(), Summaries: records.Ptr(), BuiltLens: built.Ptr(), Workspace: workspace.Ptr(), Centre: d.Centre,
 		SummaryBlockStride: records.BlockStride, SummaryHeadStride: records.HeadStride}
 	if len(weights) > 0 {
 		factors, err := a.Input("weights", packWeights(weights))
@@ -142,7 +142,7 @@ func (r *pageRun) score(s *specs.Spec) (err error) {
 		return err
 	}
 	return RunOnce(k, problem, &kernel.PageScoreArgs{
-		Cache: r.Args(), Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(), Scores: r.scores.Ptr(), Workspace: workspace.Ptr(),
+		Cache: r.Args(), Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(), Scores: r.scores.Ptr(), Workspace: workspace.Ptr(), Centre: r.Centre,
 		QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 		SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
 		ScoreBatchStride: r.rows.BatchStride, ScoreHeadStride: r.rows.RowStride,

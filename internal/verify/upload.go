@@ -19,6 +19,7 @@ type DeviceProblem struct {
 	Store          *SummaryBuffer
 	Q              *Buffer
 	QRows          Rows
+	Centre         device.Ptr // mean keys that 4-bit centroids are stored less, or 0
 }
 
 // Rows describes [batch, row, element] data with strides in elements.
@@ -88,6 +89,19 @@ func (p *Problem) Upload(a *Arena) (*DeviceProblem, error) {
 	}
 	if err = d.uploadKivi(); err != nil {
 		return nil, err
+	}
+	if p.Cache.Centre != nil {
+		var all []float32
+		for _, head := range p.Cache.Centre {
+			for _, x := range head {
+				all = append(all, float32(x))
+			}
+		}
+		mean, err := a.Input("centre", BytesOfFloat32(all))
+		if err != nil {
+			return nil, err
+		}
+		d.Centre = mean.Ptr()
 	}
 	d.QRows = p.Rows(p.Q.Heads, p.Q.HeadDim, 2)
 	q := make([]uint16, d.QRows.Elements())

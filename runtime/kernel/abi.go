@@ -42,11 +42,11 @@ type PageSummaryArgs struct {
 	BuiltLens          device.Ptr // int32 [batch]: tokens already summarised, a multiple of the page size; written
 	Workspace          device.Ptr // zeroed once by the caller; every launch leaves it zeroed
 	Weights            device.Ptr // query-weighted bases: [kv head] factors as query_factor writes them; else not read
+	Centre             device.Ptr // 4-bit centroids: f32 [kv head, dim] mean keys that they are stored less; 0: zero. Else not read
 	SummaryBlockStride int64      // bytes, a multiple of 16
 	SummaryHeadStride  int64      // bytes, a multiple of 16
 }
 
-// PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
 // KVQuantizeArgs quantises every page that became complete since QuantizedLens into the cache's store, then advances QuantizedLens.
 type KVQuantizeArgs struct {
 	Cache         KVCache
@@ -54,12 +54,14 @@ type KVQuantizeArgs struct {
 	Workspace     device.Ptr // zeroed once by the caller; every launch leaves it zeroed
 }
 
+// PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
 type PageScoreArgs struct {
 	Cache              KVCache
 	Q                  device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3
 	Summaries          device.Ptr // records [block, kv head]
 	Scores             device.Ptr // f32 [batch, q head, page], natural log
 	Masses             device.Ptr // f32 [q head, MassParts, 2] of a batch of one, for page_select; or 0
+	Centre             device.Ptr // as PageSummaryArgs's
 	Workspace          device.Ptr
 	QBatchStride       int64 // elements
 	QHeadStride        int64
@@ -124,6 +126,12 @@ type PageRerankArgs struct {
 	RecentPages           int32
 }
 
+// PageSelectAttendArgs is both in one launch: Attend reads the lists that Select writes.
+type PageSelectAttendArgs struct {
+	Select PageSelectArgs
+	Attend PageAttendArgs
+}
+
 // PageRerankAttendArgs is PageRerank, and PageAttend over the pages that it keeps, in one launch.
 type PageRerankAttendArgs struct {
 	Rerank         PageRerankArgs // Workspace is not used
@@ -131,12 +139,6 @@ type PageRerankAttendArgs struct {
 	LSE            device.Ptr     // f32 [batch, q head], dense, natural log; may be 0
 	OutBatchStride int64          // elements
 	OutHeadStride  int64          // elements
-}
-
-// PageSelectAttendArgs is both in one launch: Attend reads the lists that Select writes.
-type PageSelectAttendArgs struct {
-	Select PageSelectArgs
-	Attend PageAttendArgs
 }
 
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).

@@ -162,6 +162,7 @@ func (s *Set) CheckPageSummary(a *PageSummaryArgs) error {
 	if m.Basis == queryWeighted {
 		c.ptr("weights", a.Weights, vectorBytes)
 	}
+	c.optional("centre", a.Centre, vectorBytes)
 	return c.result()
 }
 
@@ -178,6 +179,7 @@ func (s *Set) CheckPageScore(a *PageScoreArgs) error {
 	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.Cache.MaxPages), 1, int(a.Cache.Batch))
 	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.Cache.MaxPages), 1, int(a.Cache.KVHeads)*m.Group())
 	c.optional("masses", a.Masses, massBytes)
+	c.optional("centre", a.Centre, vectorBytes)
 	c.optional("workspace", a.Workspace, vectorBytes)
 	c.logits(m, a.SoftmaxScale, a.LogitSoftcap)
 	return c.result()

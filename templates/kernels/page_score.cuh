@@ -24,7 +24,7 @@ namespace kvloom {
 constexpr int kScoreTile = 16;
 
 // Everything that follows from a shape. A unit is one kv head and up to kUnitHeads of its query heads.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP>
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, class FORM = PlainForm>
 struct ScoreShape {
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "a quarter of a row is loaded in whole words");
   static_assert(PAGE >= 4 && (PAGE & (PAGE - 1)) == 0, "page sizes are powers of two from 4");
@@ -32,7 +32,7 @@ struct ScoreShape {
 
   using Key = T;
   using Element = typename Compute<T>::type;  // of the query
-  using Rec = Record<HEAD_DIM, PAGE, RANK, BITS>;
+  using Rec = Record<HEAD_DIM, PAGE, RANK, BITS, FORM>;
   using Basis = F16Codes<BITS>;
   using Centroid = F16Bytes<Basis::kPair>;
   static constexpr int kHeadDim = HEAD_DIM, kPage = PAGE, kRank = RANK, kBits = BITS, kGroup = GROUP;
@@ -52,15 +52,17 @@ struct ScoreShape {
   static constexpr int kHeadColumns = GROUP > 4 ? 8 : GROUP > 2 ? 4 : GROUP;         // distinct columns of an n tile
   static constexpr int kLaneHeads = kHeadColumns >= 2 ? 2 : 1;                       // distinct heads of a lane in an n tile
 
-  // Lanes that hold the same heads split the tokens into kParts runs of kPartTokens; at least 2 tokens and 4 codes each, so that
-  // loads are whole words.
+  // Lanes that hold the same heads split the tokens into kParts runs of kPartTokens; at least 2 tokens and a word of codes each, so
+  // that loads are whole words.
+  static constexpr int kCodeWord = 32 / Rec::kCoefficientBits;
   static constexpr int kCopies = kHeadColumns >= 2 ? 8 / kHeadColumns : 4;
   static constexpr int min(int a, int b) { return a < b ? a : b; }
-  static constexpr int kParts = min(kCopies, min(PAGE / 2, PAGE * Rec::kRankPad / 4));
+  static constexpr int kParts = min(kCopies, min(PAGE / 2, PAGE * Rec::kRankPad / kCodeWord));
   static constexpr int kPartTokens = PAGE / kParts;
   static constexpr int kPartLane = kHeadColumns == 4 ? 2 : 1;                        // lanes between two parts
   static constexpr int kWanted = kTiles == 1 && RANK <= 8 ? 8 : 4;
-  static constexpr int kChunk = min(kPartTokens, kWanted < 4 / Rec::kRankPad ? 4 / Rec::kRankPad : kWanted);  // tokens in flight
+  static constexpr int kWordTokens = kCodeWord / Rec::kRankPad;                      // tokens of a word of codes, 0 for less than one
+  static constexpr int kChunk = min(kPartTokens, kWanted < kWordTokens ? kWordTokens : kWanted);  // tokens in flight
   static constexpr int kChunks = kPartTokens / kChunk;
 };
 
@@ -69,6 +71,8 @@ template <class S>
 struct ScoreQuery {
   uint32_t b[S::kTiles][S::kSteps][2];
   float scale[S::kTiles][S::kLaneHeads];
+  // 4-bit centroids: the logit of the mean key that they are stored less, base 2 (with a cap: over the cap).
+  float centre[S::Rec::kCentroidBits == 4 ? S::kTiles : 1][S::kLaneHeads];
 };
 
 // Query head of column n of n tile `tile`, counted inside the group.
@@ -119,6 +123,18 @@ __device__ __forceinline__ void load_query(const PageScoreArgs& args, int reques
     const float unit = S::kSoftcap ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
 #pragma unroll
     for (int i = 0; i < S::kLaneHeads; i++) query.scale[tile][i] = __shfl_sync(0xffffffffu, inverse, (2 * p + i) * 4) * unit;
+    if constexpr (S::Rec::kCentroidBits == 4) {
+      float dot = 0.f;
+      if (args.centre != nullptr) {
+        const float* centre = args.centre + static_cast<int64_t>(kv_head) * (4 * S::kQuarter) + p * S::kQuarter;
+#pragma unroll
+        for (int i = 0; i < S::kQuarter; i++) dot = fmaf(x[i], __ldg(centre + i), dot);
+      }
+      dot += __shfl_xor_sync(0xffffffffu, dot, 1);
+      dot += __shfl_xor_sync(0xffffffffu, dot, 2);
+#pragma unroll
+      for (int i = 0; i < S::kLaneHeads; i++) query.centre[tile][i] = __shfl_sync(0xffffffffu, dot, (2 * p + i) * 4) * unit;
+    }
   }
 }
 
@@ -146,7 +162,19 @@ __device__ __forceinline__ void multiply_row(const uint32_t (&words)[2][WORDS], 
   }
 }
 
-// Dot products of the query with every row of both pages: acc[c] for column c of V, acc[RANK] for the centroid.
+// acc[tile] += the operand rows of both pages times the query.
+template <class S>
+__device__ __forceinline__ void multiply_operand(const uint32_t (&a)[2][2 * S::kSteps], const ScoreQuery<S>& query, float (&acc)[S::kTiles][4]) {
+#pragma unroll
+  for (int step = 0; step < S::kSteps; step++)
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+      mma_m16n8k16(acc[tile], a[0][2 * step], a[1][2 * step], a[0][2 * step + 1], a[1][2 * step + 1], query.b[tile][step][0],
+                   query.b[tile][step][1], fp16{});
+}
+
+// Dot products of the query with every row of both pages: acc[c] for column c of V, acc[RANK] for the centroid; of other forms than the
+// plain one that is multiplied by its scale already.
 template <class S, class Bytes>
 __device__ __forceinline__ void project(const Bytes (&page)[2], const ScoreQuery<S>& query, float (&acc)[S::kRank + 1][S::kTiles][4]) {
   using R = typename S::Rec;
@@ -157,6 +185,25 @@ __device__ __forceinline__ void project(const Bytes (&page)[2], const ScoreQuery
     for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll
       for (int i = 0; i < 4; i++) acc[c][tile][i] = 0.f;
+  if constexpr (!R::Form::kPlain) {
+    using Rows = RecordRows<S>;
+    uint32_t a[2][Rows::kRegisters];
+#pragma unroll
+    for (int c = 0; c < S::kRank; c++) {
+#pragma unroll
+      for (int i = 0; i < 2; i++) Rows::basis(page[i], c, a[i]);
+      multiply_operand<S>(a, query, acc[c]);
+    }
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) factor[i] = Rows::centroid(page[i], a[i]);
+    multiply_operand<S>(a, query, acc[S::kRank]);
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) acc[S::kRank][tile][i] *= factor[i / 2];
+    return;
+  }
 #pragma unroll
   for (int c = 0; c < S::kRank; c++) {
     constexpr int kWords = R::kQuarterBytes / 4;
@@ -191,16 +238,8 @@ __device__ __forceinline__ void sum_tokens(const PageScoreArgs& args, const Byte
   LogSum2 total[S::kTiles][S::kLaneHeads];
   {
     float column[S::kRank];
-#pragma unroll
-    for (int c = 0; c < S::kRank; c++) column[c] = S::Basis::kScale;
-    if constexpr (R::kHasColumnScales) {
-      constexpr int kWords = (S::kRank + 1) / 2;  // an odd rank's last half word is padding or the centroid's scale
-      uint32_t w[kWords];
-      load_words<kWords, alignment_of(R::kColumnScales)>(page, R::kColumnScales, w);
-#pragma unroll
-      for (int c = 0; c < S::kRank; c++) column[c] *= c % 2 ? high_bf16(w[c / 2]) : low_bf16(w[c / 2]);
-    }
-    const float mu_scale = low_bf16(page.load2(R::kMuScale));
+    RecordRows<S>::column_scales(page, column);
+    const float mu_scale = R::Form::kPlain ? low_bf16(page.load2(R::kMuScale)) : 1.f;
 #pragma unroll
     for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll
@@ -208,15 +247,18 @@ __device__ __forceinline__ void sum_tokens(const PageScoreArgs& args, const Byte
 #pragma unroll
         for (int c = 0; c < S::kRank; c++) scaled[c][tile][h] = dots[c][tile][h] * (column[c] * query.scale[tile][h]);
         mu[tile][h] = dots[S::kRank][tile][h] * (mu_scale * query.scale[tile][h]);
+        if constexpr (R::kCentroidBits == 4) mu[tile][h] += query.centre[tile][h];
       }
   }
 #pragma unroll(S::kChunks <= 2 ? S::kChunks : 1)
   for (int chunk = 0; chunk < S::kChunks; chunk++) {
     const int token = part * S::kPartTokens + chunk * S::kChunk;
-    constexpr int kCodes = S::kChunk * R::kRankPad, kCodeWords = kCodes / 4, kScaleWords = S::kChunk / 2;
-    static_assert(kCodes % 4 == 0 && S::kChunk % 2 == 0, "a chunk of tokens is whole words");
+    constexpr int kCodes = S::kChunk * R::kRankPad, kCodeWords = kCodes / S::kCodeWord, kScaleWords = S::kChunk / 2;
+    static_assert(kCodes % S::kCodeWord == 0 && S::kChunk % 2 == 0, "a chunk of tokens is whole words");
     uint32_t codes[kCodeWords], scales[kScaleWords];
-    load_words<kCodeWords, alignment_of(kCodes)>(page, R::kC + token * R::kRankPad, codes);
+    float numbers[kCodes];  // of 4-bit codes
+    load_words<kCodeWords, alignment_of(4 * kCodeWords)>(page, R::kC + token * R::kRankPad / (S::kCodeWord / 4), codes);
+    if constexpr (R::kCoefficientBits == 4) coefficient_codes<4, kCodes>(codes, numbers);
     constexpr int kScaleAlign = alignment_of(2 * S::kChunk) < alignment_of(R::kTokenScales) ? alignment_of(2 * S::kChunk)
                                                                                             : alignment_of(R::kTokenScales);
     load_words<kScaleWords, kScaleAlign>(page, R::kTokenScales + 2 * token, scales);
@@ -227,7 +269,7 @@ __device__ __forceinline__ void sum_tokens(const PageScoreArgs& args, const Byte
 #pragma unroll
       for (int c = 0; c < S::kRank; c++) {
         const int at = t * R::kRankPad + c;
-        const float code = static_cast<float>(static_cast<int8_t>(codes[at / 4] >> (at % 4 * 8)));
+        const float code = R::kCoefficientBits == 4 ? numbers[at] : static_cast<float>(static_cast<int8_t>(codes[at / S::kCodeWord] >> (at % 4 * 8)));
 #pragma unroll
         for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll

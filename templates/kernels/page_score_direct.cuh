@@ -39,9 +39,9 @@ __device__ __forceinline__ void prefetch_first(const PageScoreArgs& args, uint32
 }
 
 // Grid: x blocks of WARPS warps, any number. No shared memory.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS>
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, class FORM = PlainForm>
 __device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
-  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>;
+  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>;
   const int lane = threadIdx.x % 32, g = lane / 4;
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);

@@ -36,12 +36,13 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
   for (int head = 0; head < S::kPassHeads && pass * S::kPassHeads + head < S::kGroup; head++) {
     const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride +
                  (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads + head) * args.q_head_stride + p * kQuarter;
-    float dots[S::kRank + 1];
+    float dots[S::kRank + 1], centre = 0.f;
 #pragma unroll
     for (int c = 0; c <= S::kRank; c++) dots[c] = 0.f;
 #pragma unroll 1
     for (int i = 0; i < kQuarter; i++) {
       const float x = static_cast<float>(q[i]);
+      const int group = (p * kQuarter + i) / kScaleDims;  // where scales are grouped
 #pragma unroll
       for (int c = 0; c < S::kRank; c++) {
         const uint8_t* row = page.base + R::kV + c * R::kRowBytes + p * R::kQuarterBytes;
@@ -52,23 +53,35 @@ __device__ __noinline__ void score_by_lanes(const PageScoreArgs& args, const uin
           code = (row[i / 2] >> i % 2 * 4 & 15) - 8;
         else
           code = (row[i / 4] >> i % 4 * 2 & 3) - 1.5f;
+        if constexpr (R::Form::kGrouped) code *= shared_bf16(page, R::kColumnScales + 2 * (c * R::kScaleGroups + group));
         dots[c] = fmaf(x, code, dots[c]);
       }
-      dots[S::kRank] = fmaf(x, static_cast<float>(static_cast<int8_t>(page.base[R::kMu + p * kQuarter + i])), dots[S::kRank]);
+      if constexpr (R::kCentroidBits == 4) {
+        const int code = (page.base[R::kMu + p * R::kMuQuarterBytes + i / 2] >> i % 2 * 4 & 15) - 8;
+        dots[S::kRank] = fmaf(x, static_cast<float>(code) * shared_bf16(page, R::kMuScale + 2 * group), dots[S::kRank]);
+        if (args.centre != nullptr) centre = fmaf(x, args.centre[static_cast<int64_t>(kv_head) * S::kHeadDim + p * kQuarter + i], centre);
+      } else {
+        dots[S::kRank] = fmaf(x, static_cast<float>(static_cast<int8_t>(page.base[R::kMu + p * kQuarter + i])), dots[S::kRank]);
+      }
     }
+    dots[S::kRank] += centre;
 #pragma unroll
     for (int c = 0; c <= S::kRank; c++) {
       dots[c] += __shfl_xor_sync(0xffffffffu, dots[c], 1);
       dots[c] += __shfl_xor_sync(0xffffffffu, dots[c], 2);
-      dots[c] *= shared_bf16(page, c < S::kRank ? R::kColumnScales + 2 * c : R::kMuScale) * unit;
+      const bool scaled = c < S::kRank ? R::Form::kGrouped : R::kCentroidBits == 4;
+      dots[c] *= (scaled ? 1.f : shared_bf16(page, c < S::kRank ? R::kColumnScales + 2 * c : R::kMuScale)) * unit;
     }
     LogSum2 total;
 #pragma unroll 1
     for (int token = p * kTokens; token < (p + 1) * kTokens; token++) {
       float x = 0.f;
 #pragma unroll
-      for (int c = 0; c < S::kRank; c++)
-        x = fmaf(static_cast<float>(static_cast<int8_t>(page.base[R::kC + token * R::kRankPad + c])), dots[c], x);
+      for (int c = 0; c < S::kRank; c++) {
+        const int at = token * R::kRankPad + c;
+        const int code = R::kCoefficientBits == 4 ? (page.base[R::kC + at / 2] >> at % 2 * 4 & 15) - 8 : static_cast<int8_t>(page.base[R::kC + at]);
+        x = fmaf(static_cast<float>(code), dots[c], x);
+      }
       x *= shared_bf16(page, R::kTokenScales + 2 * token);
       const float top = fmaxf(total.top, x);
       total.sum = fmaf(total.sum, exp2_approx(total.top - top), exp2_approx(x - top));

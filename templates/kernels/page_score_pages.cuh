@@ -99,13 +99,19 @@ struct ImmaPages {
             if (2 * set < I::kRank)
               x[2 * set][tile][h] = acc[tile][h] * (column[2 * set] * unit);
             else
-              mu[tile][h] = acc[tile][h] * (first * unit);
+              mu[tile][h] = acc[tile][h] * (first * unit);  // an even rank's last product
             if (2 * set + 1 < I::kRank)
               x[2 * set + 1][tile][h] = acc[tile][2 + h] * (column[(2 * set + 1) % I::kRank] * unit);
             else if (2 * set + 1 == I::kRank)
               mu[tile][h] = acc[tile][2 + h] * (second * unit);
           }
       }
+    }
+    if constexpr (R::kCentroidBits == 4) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; tile++)
+#pragma unroll
+        for (int h = 0; h < S::kLaneHeads; h++) mu[tile][h] += query.centre[tile][h];
     }
     float total[kTiles][S::kLaneHeads] = {};
     const int part = p / kPartLane % kParts;

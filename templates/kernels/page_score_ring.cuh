@@ -93,9 +93,9 @@ struct LaneFill {
 
 // Grid: x blocks of WARPS warps, any number. Dynamic shared memory: WARPS * STAGES * RingTile::kBytes.
 template <template <class, int> class Fill, typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP,
-          int WARPS, int STAGES>
+          int WARPS, int STAGES, class FORM>
 __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& args) {
-  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>;
+  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>;
   using Tile = RingTile<S>;
   extern __shared__ __align__(128) uint8_t ring_memory[];
   __shared__ __align__(16) RingEntry entries[WARPS][STAGES];
@@ -171,14 +171,14 @@ __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& arg
   }
 }
 
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES, class FORM = PlainForm>
 __device__ __forceinline__ void page_score_ring(const PageScoreArgs& args) {
-  page_score_through_ring<BulkFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES>(args);
+  page_score_through_ring<BulkFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES, FORM>(args);
 }
 
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, int STAGES, class FORM = PlainForm>
 __device__ __forceinline__ void page_score_lane_ring(const PageScoreArgs& args) {
-  page_score_through_ring<LaneFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES>(args);
+  page_score_through_ring<LaneFill, T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, WARPS, STAGES, FORM>(args);
 }
 
 }  // namespace kvloom

@@ -35,10 +35,18 @@ struct PageRows {
 // The places of vectors u, f32 [rows][16] with groups of four floats exchanged by row.
 __device__ __forceinline__ int vector_place(int row, int token) { return row * 16 + (((token / 4) ^ (row / 2)) % 4) * 4 + token % 4; }
 
-template <int HEAD_DIM, int RANK, int BITS, class T>
+// Zeros between and behind the scales of a record of another form than the plain one, by `count` lanes of which this is number `index`.
+template <class R>
+__device__ __forceinline__ void pad_scales(uint8_t* record, int index, int count) {
+  constexpr int kColumnEnd = R::kColumnScales + (R::kHasColumnScales ? 2 * R::kRankOf * R::kScaleGroups : 0), kEnd = R::kMuScale + 2 * R::kMuScales;
+  for (int i = index; i < (R::kMuScale - kColumnEnd) / 2; i += count) reinterpret_cast<uint16_t*>(record + kColumnEnd)[i] = 0;
+  for (int i = index; i < (R::kBytes - kEnd) / 2; i += count) reinterpret_cast<uint16_t*>(record + kEnd)[i] = 0;
+}
+
+template <int HEAD_DIM, int RANK, int BITS, class T, class FORM = PlainForm>
 struct ExactPage {
   using Key = typename Compute<T>::type;
-  using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
+  using Layout = Record<HEAD_DIM, 16, RANK, BITS, FORM>;
   using Rows = PageRows<HEAD_DIM>;
   static constexpr int kHalf = HEAD_DIM / 2;            // pairs of dims
   static constexpr int kPairs = (kHalf + 31) / 32;      // a lane's
@@ -92,10 +100,10 @@ struct ExactPage {
     return __uint_as_float(static_cast<uint32_t>(127 + half) << 23);
   }
 
-  // Stores the codes of one pair of dims of a row of V, or of the centroid for 8 bits. Two lanes share a byte of 2-bit codes.
-  template <int kBits>
+  // Stores the codes of one pair of dims of a row of V, or of the centroid, whose quarters take kQuarterBytes. Two lanes share a byte of 2-bit codes.
+  template <int kBits, int kQuarterBytes>
   __device__ __forceinline__ void store_pair(uint8_t* row, int pair, bool inside, float2 v, Scale scale) const {
-    constexpr int kDims = HEAD_DIM / 4, kPadBytes = kBits == BITS ? Layout::kQuarterBytes - kDims * kBits / 8 : 0;
+    constexpr int kDims = HEAD_DIM / 4, kPadBytes = kQuarterBytes - kDims * kBits / 8;
     uint32_t code = basis_code<kBits>(v.x, scale) | basis_code<kBits>(v.y, scale) << kBits % 32;
     uint8_t* to = row + 2 * pair * kBits / 8 + 2 * pair / kDims * kPadBytes;
     if (kBits == 2) code |= __shfl_xor_sync(~0u, code, 1) << 4;
@@ -106,14 +114,50 @@ struct ExactPage {
     if (kBits == 16) *reinterpret_cast<uint32_t*>(to) = code;
   }
 
+  // A row of V (j below RANK) or the centroid of another form than the plain one: codes and scales. top is this lane's largest magnitude.
+  __device__ __forceinline__ void store_form(uint8_t* record, int j, float2 (&v)[kPairs], float top, PageScale power, const float* centre) const {
+    const bool centroid = j == RANK;
+    const bool grouped = centroid ? FORM::kCentroidBits == 4 : FORM::kGrouped;
+    if (centroid && centre != nullptr) {
+#pragma unroll
+      for (int m = 0; m < kPairs; m++) {
+        const int p = min(lane + 32 * m, kHalf - 1);
+        v[m].x = fmaf(-power.down, centre[2 * p], v[m].x), v[m].y = fmaf(-power.down, centre[2 * p + 1], v[m].y);
+      }
+    }
+    const float most = warp_top(top);
+    uint16_t* const scales = reinterpret_cast<uint16_t*>(record + (centroid ? Layout::kMuScale : Layout::kColumnScales + 2 * j * Layout::kScaleGroups));
+#pragma unroll
+    for (int m = 0; m < kPairs; m++) {
+      const int p = lane + 32 * m;
+      const bool inside = p < kHalf;
+      float own = inside ? fmaxf(fabsf(v[m].x), fabsf(v[m].y)) : 0.f;  // of 16 dims, eight lanes
+#pragma unroll
+      for (int mask = 1; mask < 8; mask *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, mask));
+      const float of = grouped ? own : most;
+      Scale scale;
+      if (centroid) {
+        scale = make_scale(of, largest_code<FORM::kCentroidBits>());
+        const float stored = power.down > 0.f ? scale.value * power.up : power.up;  // NaN where the page is not finite
+        store_pair<FORM::kCentroidBits, Layout::kMuQuarterBytes>(record + Layout::kMu, p, inside, v[m], scale);
+        if (inside && (grouped ? lane % 8 == 0 : p == 0)) scales[grouped ? p / 8 : 0] = bf16_bits(stored);
+      } else {
+        scale = make_scale(of, largest_code<BITS == 16 ? 8 : BITS>());
+        store_pair<BITS, Layout::kQuarterBytes>(record + j * Layout::kRowBytes, p, inside, v[m], scale);
+        if (Layout::kHasColumnScales && inside && (grouped ? lane % 8 == 0 : p == 0)) scales[grouped ? p / 8 : 0] = bf16_bits(scale.value);
+      }
+    }
+  }
+
   // Writes V, its scales, the centroid and its scale; everything else of the record is written elsewhere. sigma holds the singular
   // values of the scaled keys, 0 for no such direction; u the left vectors. Of weighted bases sigma becomes the lengths of D^T u.
+  // centre is the head's mean key, which a 4-bit centroid is stored less, or null.
   template <bool kWeighted>
-  __device__ __forceinline__ void basis(uint8_t* record, const float* u, float* sigma) const {
+  __device__ __forceinline__ void basis(uint8_t* record, const float* u, float* sigma, const float* centre = nullptr) const {
     const PageScale power = this->power();
     const uint32_t keep = power.down > 0.f ? ~0u : 0u;
-    if constexpr (Layout::kQuarterBytes * 8 != HEAD_DIM / 4 * BITS) {
-      for (int i = lane; i < Layout::kMu / 4; i += 32) reinterpret_cast<uint32_t*>(record)[i] = 0;
+    if constexpr (Layout::kQuarterBytes * 8 != HEAD_DIM / 4 * BITS || Layout::kMuQuarterBytes * 8 != HEAD_DIM / 4 * FORM::kCentroidBits) {
+      for (int i = lane; i < Layout::kC / 4; i += 32) reinterpret_cast<uint32_t*>(record)[i] = 0;
       __syncwarp();
     }
 #pragma unroll 1
@@ -155,18 +199,26 @@ struct ExactPage {
           if (lane == 0) sigma[j] = sqrtf(length);
         }
       }
+      if constexpr (!FORM::kPlain) {
+        store_form(record, j, v, top, power, centre);
+        continue;
+      }
       const KeyScale mu_scale = make_key_scale<T>(warp_top(top), largest_code<8>(), power.up);
       const Scale scale = centroid ? mu_scale.scale : make_scale(warp_top(top), BITS == 16 ? largest_code<8>() : largest_code<BITS == 16 ? 8 : BITS>());
 #pragma unroll
       for (int m = 0; m < kPairs; m++) {
         const int p = lane + 32 * m;
-        if (centroid) store_pair<8>(record + Layout::kMu, p, p < kHalf, v[m], scale);
-        else store_pair<BITS>(record + j * Layout::kRowBytes, p, p < kHalf, v[m], scale);
+        if (centroid) store_pair<8, HEAD_DIM / 4>(record + Layout::kMu, p, p < kHalf, v[m], scale);
+        else store_pair<BITS, Layout::kQuarterBytes>(record + j * Layout::kRowBytes, p, p < kHalf, v[m], scale);
       }
       if (lane == 0) {
         if (centroid) *reinterpret_cast<uint16_t*>(record + Layout::kMuScale) = bf16_bits(mu_scale.stored);
         else if (Layout::kHasColumnScales) reinterpret_cast<uint16_t*>(record + Layout::kColumnScales)[j] = bf16_bits(scale.value);
       }
+    }
+    if constexpr (!FORM::kPlain) {
+      pad_scales<Layout>(record, lane, 32);
+      return;
     }
     // Padding between and behind the scales.
     constexpr int kColumnEnd = Layout::kColumnScales + (Layout::kHasColumnScales ? 2 * RANK : 0);

@@ -32,15 +32,15 @@ __device__ __forceinline__ Scale quick_scale(float top, float over_q) {
   return {value, value > 0.f ? rcp_approx(value) : 0.f};
 }
 
-// make_key_scale for codes of 8 bits, as quick.
-template <class T>
+// make_key_scale for codes of 8 or 4 bits, as quick.
+template <class T, int BITS = 8>
 __device__ __forceinline__ KeyScale quick_key_scale(float top, float up) {
   if constexpr (sizeof(T) == 2) {
-    const Scale s = quick_scale(top, 1.f / 127);
+    const Scale s = quick_scale(top, 1.f / largest_code<BITS>());
     return {s, s.value * up};
   } else {
     const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is
-    const Scale s = quick_scale(top * rest, 1.f / 127);
+    const Scale s = quick_scale(top * rest, 1.f / largest_code<BITS>());
     return {s.value > 0.f ? Scale{s.value / rest, s.inverse * rest} : Scale{0.f, 0.f}, s.value * power};
   }
 }

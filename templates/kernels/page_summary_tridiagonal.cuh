@@ -10,6 +10,7 @@
 
 #include "kernels/page_summary_common.cuh"
 #include "kernels/page_summary_exact.cuh"
+#include "kernels/page_summary_few.cuh"
 #include "kernels/page_summary_quick.cuh"
 #include "kernels/page_summary_weights.cuh"
 #include "kvloom/linalg/leading16.cuh"
@@ -21,21 +22,22 @@ namespace kvloom {
 // kWeighted: page_summary_weights.cuh; a warp's pages then are of one KV head, and sigma is a direction's length, not its singular value.
 // kResidual: u enters V's mma as hi + lo, else as hi alone, with the centroid's share taken out of V again.
 // T: the cache's elements; Key: as shared memory holds them.
-template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, bool kWeighted = false>
+template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, bool kWeighted = false, class FORM = PlainForm>
 struct TridiagonalBuild {
   using Key = typename Compute<T>::type;
   static_assert(RANK >= 1 && RANK <= 8, "eight lanes a page find a vector each");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
   static_assert(kResidual || BITS <= 4, "finer codes show what rounding does to u");
 
-  using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
+  using Layout = Record<HEAD_DIM, 16, RANK, BITS, FORM>;
   using Rows = PageRows<HEAD_DIM>;
   using Eigen = Leading16<RANK, (BITS >= 8)>;
-  using Exact = ExactPage<HEAD_DIM, RANK, BITS, T>;
+  using Exact = ExactPage<HEAD_DIM, RANK, BITS, T, FORM>;
   static constexpr int kTiles = HEAD_DIM / 8;               // of 8 dims
   static constexpr int kStepPages = RANK <= 4 && HEAD_DIM <= 128 ? 2 : 1;  // pages that share a tile, registers permitting
   static constexpr int kSteps = 4 / kStepPages;
   static constexpr int kRows = 8 / kStepPages;              // rows of u a page, those past RANK zero
+  static constexpr bool kTwice = kResidual;
   static constexpr int kGramStride = 20;
   static constexpr int kImage = Layout::kC;                 // V and mu as the record has them
 
@@ -55,7 +57,8 @@ struct TridiagonalBuild {
   static constexpr int kGrams = kScratch;                             // f32 [2][16][kGramStride]
   static constexpr int kGramsEnd = kGrams + 2 * 16 * kGramStride * 4, kSigmaEnd = kSigma + 4 * kRows * 4;
   static constexpr int kItems = kGramsEnd > kSigmaEnd ? kGramsEnd : kSigmaEnd;  // int64 [3][4]: records, the next batch's keys, its records
-  static constexpr int kWarpBytes = (kItems + 96 + 15) / 16 * 16;
+  static constexpr bool kCentred = FORM::kCentroidBits == 4;          // then also int32 [2][4]: heads, the next batch's
+  static constexpr int kWarpBytes = (kItems + (kCentred ? 128 : 96) + 15) / 16 * 16;
   static constexpr int kStartBytes = Eigen::kStartFloats * 4;         // one for the block
 
   uint8_t* shared;
@@ -73,9 +76,6 @@ struct TridiagonalBuild {
   __device__ __forceinline__ int64_t* next_keys() const { return records() + 4; }                                // -1: nothing to read
   __device__ __forceinline__ int64_t* next_records() const { return records() + 8; }
 
-  // Looks up the four pages of a batch, one in each of lanes 0-3, and notes what its head adds to the offsets. Returns the block id,
-  // which is not waited for before it is used; -1 where there is no page.
-  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
   __device__ __forceinline__ int32_t* heads() const { return reinterpret_cast<int32_t*>(records() + 12); }  // where kCentred
 
   // Offsets within a page are taken in 32 bits; longer strides are as rare as odd ones.
@@ -92,10 +92,14 @@ struct TridiagonalBuild {
     return block < 0 ? -1 : rows;
   }
 
+  // Looks up the four pages of a batch, one in each of lanes 0-3, and notes what its head adds to the offsets. Returns the block id,
+  // which is not waited for before it is used; -1 where there is no page.
+  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
     const int item = batch * 4 + lane;
     if (lane >= 4 || item >= range.items) return -1;
     const int page = kWeighted ? item : item / args.cache.kv_heads;
     const int head = kWeighted ? own_head : item - page * args.cache.kv_heads;
+    if constexpr (kCentred) heads()[4 + lane] = head;
     next_keys()[lane] = head * args.cache.k_head_stride;
     next_records()[lane] = head * args.summary_head_stride;
     return key_block(args, request * args.cache.table_stride + range.first + page);
@@ -153,6 +157,7 @@ struct TridiagonalBuild {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(keys(page)));
     if constexpr (32 % kChunks == 0) {
       constexpr int kAtOnce = 32 / kChunks;
+      const int lane = opaque(this->lane);
       const int row = lane / kChunks, chunk = lane % kChunks;
       const uint32_t stride = static_cast<uint32_t>(cache.k_token_stride) * 2;  // bytes
       const uint8_t* first = reinterpret_cast<const uint8_t*>(from) + row * stride + chunk * 16;
@@ -206,6 +211,10 @@ struct TridiagonalBuild {
     }
   }
 
+  static __device__ __forceinline__ bool plain(float energy, float centroid) {
+    return energy > kSmallest && energy < kLargest && energy - centroid > kSpread * energy && centroid > kCentroid * energy;
+  }
+
   // From keys to vectors and singular values in shared memory. Returns the pages that took the exact way, a bit each; up is what
   // brings this lane's page's singular values to its keys' unit.
   __device__ __forceinline__ uint32_t decompose(float& up) const {
@@ -235,11 +244,10 @@ struct TridiagonalBuild {
     energy = group_sum(energy);
     float2 sums = eigen.sums();
     const float centroid = group_sum(sums.x + sums.y) * (1.f / 16);  // 16 times the squared length of the centroid
-    const bool plain = energy > kSmallest && energy < kLargest &&
-                       (kWeighted ? energy > kWeightedSpread * centre : energy - centroid > kSpread * energy && centroid > kCentroid * energy);
+    const bool ready = kWeighted ? energy > kSmallest && energy < kLargest && energy > kWeightedSpread * centre : plain(energy, centroid);
     const bool wanted = records()[page] >= 0;
     // A bit a lane to a bit a page, at bits 0, 8, 16 and 24.
-    const uint32_t careful = __ballot_sync(~0u, wanted && !plain) & 0x01010101u;
+    const uint32_t careful = __ballot_sync(~0u, wanted && !ready) & 0x01010101u;
     float root = 1.f;
     up = key_scale;
     if (careful != 0) {
@@ -292,18 +300,28 @@ struct TridiagonalBuild {
       c[0][j] = x.x * s, c[1][j] = x.y * s;
       top[0] = fmaxf(top[0], fabsf(c[0][j])), top[1] = fmaxf(top[1], fabsf(c[1][j]));
     }
-    const KeyScale first_key = quick_key_scale<T>(top[0], up), second_key = quick_key_scale<T>(top[1], up);
+    constexpr bool kNibbles = FORM::kCoefficientBits == 4;
+    const KeyScale first_key = quick_key_scale<T, FORM::kCoefficientBits>(top[0], up), second_key = quick_key_scale<T, FORM::kCoefficientBits>(top[1], up);
     const Scale first = first_key.scale, second = second_key.scale;
     uint32_t code[2 * kPad];
 #pragma unroll
     for (int j = 0; j < kPad; j++) {
-      code[j] = round_bits(c[0][j], first.inverse, 0);
-      code[kPad + j] = round_bits(c[1][j], second.inverse, 0);
+      code[j] = round_bits(c[0][j], first.inverse, kNibbles ? 8 : 0);
+      code[kPad + j] = round_bits(c[1][j], second.inverse, kNibbles ? 8 : 0);
+      if (kNibbles && j >= RANK) code[j] = code[kPad + j] = 0;  // padding
     }
     const int64_t record = records()[page];
     if (record < 0) return;
     uint8_t* out = summaries + record;
-    store_bytes<2 * kPad>(out + Layout::kC + l * 2 * kPad, code);
+    if constexpr (kNibbles) {
+      uint32_t byte[kPad];
+#pragma unroll
+      for (int i = 0; i < kPad; i++) byte[i] = code[2 * i] & 15u | (code[2 * i + 1] & 15u) << 4;
+      if constexpr (kPad == 1) out[Layout::kC + l] = static_cast<uint8_t>(byte[0]);
+      else store_bytes<kPad>(out + Layout::kC + l * kPad, byte);
+    } else {
+      store_bytes<2 * kPad>(out + Layout::kC + l * 2 * kPad, code);
+    }
     const float low = first.value > 0.f ? first_key.stored : 0.f, high = second.value > 0.f ? second_key.stored : 0.f;
     reinterpret_cast<uint32_t*>(out + Layout::kTokenScales)[l] = pack_pair(low, high, bf16{});
   }
@@ -334,6 +352,7 @@ struct TridiagonalBuild {
 
   // V, the centroid and their scales of one step's pages; refills the pages' places once they are in registers.
   __device__ __forceinline__ void basis(const PageSummaryArgs& args, int step, bool more, bool aligned, uint32_t careful, float up) const {
+    const int lane = opaque(this->lane);
     const int g = lane / 4, p = lane % 4;
     const int part = kStepPages == 1 ? 0 : lane / 16;  // which page of the step this lane's row belongs to
     const int page = step * kStepPages + part, j = g % kRows;
@@ -426,6 +445,12 @@ struct TridiagonalBuild {
       __syncwarp();
     }
     uint8_t* image = shared + kScratch + step * kStepVectors + part * kImage;
+    if constexpr (!FORM::kPlain) {
+      write_forms(args, image, page, acc, mu, s, top, top_mu, careful);
+      __syncwarp();  // the images are whole
+      copy_images(args.summaries, step, careful);
+      return;
+    }
     const float over = s > 0.f ? rcp_approx(s) : 0.f;
     const Scale scale = quick_scale(top * over, 1.f / largest_code<BITS == 16 ? 8 : BITS>());
     write_row(image + j * Layout::kRowBytes, j, acc, BITS == 16 ? over : over * scale.inverse);
@@ -441,7 +466,7 @@ struct TridiagonalBuild {
 
     // The scales at the record's end: lane i of the page's writes the i-th of their 16-bit words, zeros between and behind.
     constexpr int kFirst = Layout::kColumnScales, kWords = (Layout::kBytes - kFirst) / 2, kMuWord = (Layout::kMuScale - kFirst) / 2;
-    static_assert(kWords <= 4 * kRows, "a lane a word");
+    static_assert(!FORM::kPlain || kWords <= 4 * kRows, "a lane a word");
     const int word = lane % (4 * kRows);
     float value = __shfl_sync(~0u, scale.value, part * 16 + word % kRows * 4);
     if (word >= RANK || !Layout::kHasColumnScales) value = 0.f;
@@ -451,6 +476,71 @@ struct TridiagonalBuild {
     if (write && word < kWords) reinterpret_cast<uint16_t*>(args.summaries + record + kFirst)[word] = bf16_bits(value);
     __syncwarp();  // the images are whole
     copy_images(args.summaries, step, careful);
+  }
+
+  // What basis() does with V and the centroid of a row of lanes, for other forms than the plain one: codes to the image, scales to the
+  // record. mu are the row's tiles j, j + kRows, ... of the centroid; s, top and top_mu are basis()'s.
+  template <int kOwn>
+  __device__ __forceinline__ void write_forms(const PageSummaryArgs& args, uint8_t* image, int page, float (&acc)[kTiles][4], float2 (&mu)[kOwn],
+                                              float s, float top, float top_mu, uint32_t careful) const {
+    const int lane = opaque(this->lane), p = lane % 4, j = lane / 4 % kRows;
+    const int64_t record = records()[page];
+    const bool write = record >= 0 && (careful >> 8 * page & 1) == 0;
+    uint8_t* const out = args.summaries + record;
+    uint16_t* const columns = reinterpret_cast<uint16_t*>(out + Layout::kColumnScales);
+    uint16_t* const centroids = reinterpret_cast<uint16_t*>(out + Layout::kMuScale);
+    const float over = s > 0.f ? rcp_approx(s) : 0.f;
+    constexpr float kOverLargest = 1.f / largest_code<BITS == 16 ? 8 : BITS>();
+    if constexpr (FORM::kGrouped) {
+#pragma unroll
+      for (int m = 0; m < kTiles; m += 2) {
+        float most = fmaxf(fmaxf(fabsf(acc[m][0]), fabsf(acc[m][1])), fmaxf(fabsf(acc[m + 1][0]), fabsf(acc[m + 1][1])));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        const Scale scale = quick_scale(most * over, kOverLargest);
+        const float by = over * scale.inverse;
+        acc[m][0] *= by, acc[m][1] *= by, acc[m + 1][0] *= by, acc[m + 1][1] *= by;
+        if (write && p == 0 && j < RANK) columns[j * Layout::kScaleGroups + m / 2] = bf16_bits(scale.value);
+      }
+      write_row(image + j * Layout::kRowBytes, j, acc, 1.f);
+    } else {
+      const Scale scale = quick_scale(top * over, kOverLargest);
+      write_row(image + j * Layout::kRowBytes, j, acc, BITS == 16 ? over : over * scale.inverse);
+      if (Layout::kHasColumnScales && write && p == 0 && j < RANK) columns[j] = bf16_bits(scale.value);
+    }
+    if constexpr (kCentred) {
+      const float* const centre = args.centre == nullptr ? nullptr : args.centre + static_cast<int64_t>(heads()[page]) * HEAD_DIM + 2 * p;
+#pragma unroll
+      for (int m = 0; m < kOwn; m++) {
+        const int n = min(m * kRows + j, kTiles - 1);
+        if (centre != nullptr) mu[m].x -= centre[8 * n], mu[m].y -= centre[8 * n + 1];
+        float most = fmaxf(fabsf(mu[m].x), fabsf(mu[m].y));
+#pragma unroll
+        for (int mask = 1; mask < 8; mask *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, mask));  // of 16 dims: a tile is a row of lanes
+        const Scale scale = quick_scale(most, 1.f / largest_code<4>());
+        const uint32_t code = round_bits(mu[m].x, scale.inverse, 8) + (round_bits(mu[m].y, scale.inverse, 8) << 4);
+        // A quarter can end in the middle of a tile, and its padding begins there.
+        const int dim = 8 * n + 2 * p, quarter = dim / Layout::kQuarterDims;
+        if (kTiles % kRows == 0 || m * kRows + j < kTiles) {
+          image[Layout::kMu + quarter * Layout::kMuQuarterBytes + (dim - quarter * Layout::kQuarterDims) / 2] = static_cast<uint8_t>(code);
+          if (write && p == 0 && j % 2 == 0) centroids[n / 2] = bf16_bits(scale.value);
+        }
+      }
+      constexpr int kPad = Layout::kMuQuarterBytes - Layout::kQuarterDims / 2;
+      for (int i = lane % (4 * kRows); i < 4 * kPad; i += 4 * kRows)
+        image[Layout::kMu + (i / (kPad > 0 ? kPad : 1) + 1) * Layout::kMuQuarterBytes - kPad + i % (kPad > 0 ? kPad : 1)] = 0;
+    } else {
+      const Scale scale = quick_scale(top_mu, 1.f / largest_code<8>());
+#pragma unroll
+      for (int m = 0; m < kOwn; m++) {
+        const int n = m * kRows + j;
+        const uint32_t x = round_bits(mu[m].x, scale.inverse, 0), y = round_bits(mu[m].y, scale.inverse, 0);
+        if (kTiles % kRows == 0 || n < kTiles) *reinterpret_cast<uint16_t*>(image + Layout::kMu + 8 * n + 2 * p) = static_cast<uint16_t>(__byte_perm(x, y, 0x0040));
+      }
+      if (write && p == 0 && j == 0) centroids[0] = bf16_bits(scale.value);
+    }
+    write_padding(image);
+    if (write) pad_scales<Layout>(out, lane % (4 * kRows), 4 * kRows);
   }
 
   // The centroid's elements of tile `first` + j: a choice among registers, for arrays have no index known only now.
@@ -466,6 +556,21 @@ struct TridiagonalBuild {
       for (int i = 0; i < kChoices; i += 2 * bit) x[i] = make_float2(set ? x[i + bit].x : x[i].x, set ? x[i + bit].y : x[i].y);
     }
     return x[0];
+  }
+
+  // V and the centroid of pages that take the careful way, a bit each.
+  __device__ __forceinline__ void careful_bases(uint8_t* summaries, uint32_t careful, const float* centre = nullptr) const {
+#pragma unroll 1
+    for (int page = 0; page < 4; page++) {
+      if ((careful >> 8 * page & 1) == 0) continue;
+      const float* own = nullptr;
+      if constexpr (kCentred) own = centre == nullptr ? nullptr : centre + static_cast<int64_t>(heads()[page]) * HEAD_DIM;
+      Exact{keys(page), opaque(lane), key_scale}.template basis<kWeighted>(summaries + records()[page], vectors(page), sigma(page), own);
+      __syncwarp();
+      // Its keys would reach the page that shares its tile: 0 times what is not finite is not 0.
+      for (int i = opaque(lane); i < Rows::kBytes / 16; i += 32) reinterpret_cast<uint4*>(keys(page))[i] = make_uint4(0, 0, 0, 0);
+    }
+    __syncwarp();
   }
 
   // One row of V into its image, this lane's dims 8 n + 2 p and the next of each tile n.
@@ -512,7 +617,7 @@ struct TridiagonalBuild {
       uint4* to = reinterpret_cast<uint4*>(summaries + record);
 #pragma unroll
       for (int i = 0; i < (kImage / 16 + 31) / 32; i++) {
-        const int unit = lane + 32 * i;
+        const int unit = opaque(lane) + 32 * i;
         if (unit < kImage / 16) to[unit] = from[unit < RANK * kUnits ? unit ^ unit_exchange(unit / kUnits) : unit];
       }
     }
@@ -537,6 +642,9 @@ struct TridiagonalBuild {
     for (int batch = first; batch < batches(range); batch += step) {
       const bool more = batch + step < batches(range);
       if (lane < 4) records()[lane] = next_records()[lane];
+      if constexpr (kCentred) {
+        if (lane < 4) heads()[lane] = heads()[4 + lane];
+      }
       __syncwarp();
       const int next = look_up(args, request, range, batch + step);
       ptx::wait_copies<kSteps / 2>();  // pages 0 and 1 are there
@@ -545,17 +653,7 @@ struct TridiagonalBuild {
       const uint32_t careful = decompose(up);
       note(args, next);
       if constexpr (!kWeighted) coefficients(args.summaries, up, 0, 4);
-      if (careful != 0) {
-#pragma unroll 1
-        for (int page = 0; page < 4; page++) {
-          if ((careful >> 8 * page & 1) == 0) continue;
-          Exact{keys(page), opaque(lane), key_scale}.template basis<kWeighted>(args.summaries + records()[page], vectors(page), sigma(page));
-          __syncwarp();
-          // Its keys would reach the page that shares its tile: 0 times what is not finite is not 0.
-          for (int i = opaque(lane); i < Rows::kBytes / 16; i += 32) reinterpret_cast<uint4*>(keys(page))[i] = make_uint4(0, 0, 0, 0);
-        }
-        __syncwarp();
-      }
+      if (careful != 0) careful_bases(args.summaries, careful, args.centre);
 #pragma unroll 1
       for (int s = 0; s < kSteps; s++) basis(args, s, more, aligned, careful, up);
       __syncwarp();
@@ -566,15 +664,20 @@ struct TridiagonalBuild {
 
 // Grid: x shares the pages of one request, y the requests. Any grid is right. An SM's blocks after the first begin kStagger ns later
 // each, of the first request, which are those that begin together: those before them then have their keys while others' are on their way.
-template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, int kStagger, int kNumWarps, int kNumBlocks, int kSharedBytes>
+template <int HEAD_DIM, int RANK, int BITS, class T, bool kResidual, int kStagger, int kNumWarps, int kNumBlocks, int kSharedBytes,
+          class FORM = PlainForm>
 __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& args) {
-  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, T, kResidual>;
+  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, T, kResidual, false, FORM>;
   static_assert(kNumWarps * Build::kWarpBytes + Build::kStartBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
+  // A grid that the host sized for a page a request: a decode step. All requests go one way, for two may build a page they share at once.
+  if constexpr (FORM::kPlain) {
+    using Few = FewPages<Build, HEAD_DIM, RANK, BITS, T>;
+    if (Few::kFits && (gridDim.x - 1) * 4 * kNumWarps < args.cache.kv_heads) return Few::template run<kNumWarps>(args, shared);
+  }
   const int warp = threadIdx.x / 32;
   float* starts = reinterpret_cast<float*>(shared + kNumWarps * Build::kWarpBytes);
-  // Offsets within a page are taken in 32 bits; longer strides are as rare as odd ones.
-  const bool aligned = keys_aligned<T>(args.cache) && args.cache.k_token_stride >= 0 && args.cache.k_token_stride < 1 << 26;
+  const bool aligned = Build::aligned(args.cache);
   Build build{shared + warp * Build::kWarpBytes, starts, static_cast<int>(threadIdx.x % 32)};
   build.key_scale = cache_scale<T>(args.cache.k_scale);
   // A request has fewer than 2^29 batches, so blocks past 2^29 have none and need no own place.

@@ -7,9 +7,9 @@
 namespace kvloom {
 
 // Grid: x shares the KV heads and the pages of each, y the requests. Any grid is right.
-template <int HEAD_DIM, int RANK, int BITS, class Key, bool kResidual, int kNumWarps, int kSharedBytes>
+template <int HEAD_DIM, int RANK, int BITS, class Key, bool kResidual, int kNumWarps, int kSharedBytes, class FORM = PlainForm>
 __device__ __forceinline__ void page_summary_weighted(const PageSummaryArgs& args) {
-  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, Key, kResidual, true>;
+  using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, Key, kResidual, true, FORM>;
   using Factor = WeightFactor<HEAD_DIM>;
   static_assert(Factor::kBytes + kNumWarps * Build::kWarpBytes + Build::kStartBytes == kSharedBytes, "the launch geometry gives what is laid out here");
   extern __shared__ __align__(128) uint8_t shared[];

@@ -33,10 +33,10 @@ struct PageSummaryArgs {
   int32_t* built_lens;           // [batch] tokens already summarised (a multiple of the page size); written
   uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
   const void* weights;           // query-weighted bases: [kv head] factors as query_factor writes them; else not read
+  const float* centre;           // 4-bit centroids: [kv head, dim] mean keys that they are stored less; null: zero. Else not read
   int64_t summary_block_stride, summary_head_stride;  // bytes, multiples of 16
 };
 
-// page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
 // kv_quantize: quantises every page that became complete since quantized_lens into the store, then advances quantized_lens.
 struct KvQuantizeArgs {
   KvCache cache;
@@ -44,12 +44,14 @@ struct KvQuantizeArgs {
   uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
 };
 
+// page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
 struct PageScoreArgs {
   KvCache cache;
   const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
   const uint8_t* summaries;      // [block, kv head]
   float* scores;                 // [batch, q head, page], natural log
   float* masses;                 // [q head, kMassParts, 2] of a batch of one, for page_select (reduce/masses.cuh); or null
+  const float* centre;           // as page_summary's
   uint32_t* workspace;
   int64_t q_batch_stride, q_head_stride;              // elements
   int64_t summary_block_stride, summary_head_stride;  // bytes

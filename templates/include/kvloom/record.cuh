@@ -12,6 +12,7 @@ struct RecordForm {
   static_assert(COEFFICIENT_BITS == 4 || COEFFICIENT_BITS == 8, "coefficients are 4 or 8 bits");
   static_assert(CENTROID_BITS == 4 || CENTROID_BITS == 8, "centroids are 4 or 8 bits");
   static constexpr int kCoefficientBits = COEFFICIENT_BITS, kCentroidBits = CENTROID_BITS;
+  static constexpr bool kPlain = COEFFICIENT_BITS == 8 && CENTROID_BITS == 8 && !GROUPED;
   static constexpr bool kGrouped = GROUPED;  // a scale for every kScaleDims dims of a column, else one
 };
 using PlainForm = RecordForm<8, 8, false>;
@@ -40,6 +41,7 @@ struct Record {
   static constexpr bool kHasColumnScales = BITS != 16;
 
   using Form = FORM;
+  static constexpr int kRankOf = RANK;
   static constexpr int kCoefficientBits = FORM::kCoefficientBits, kCentroidBits = FORM::kCentroidBits;
   static constexpr int kScaleGroups = FORM::kGrouped ? HEAD_DIM / kScaleDims : 1; // scales of one column of V
   static constexpr int kMuScales = kCentroidBits == 4 ? HEAD_DIM / kScaleDims : 1;
