@@ -74,6 +74,7 @@ var kiviShapes = []kiviShape{
 
 func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageAttend, Cost: kiviCost(s)}
+	p.Candidates, p.Rejected = attendListCandidates(s, t)
 	for _, shape := range kiviShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
@@ -81,8 +82,7 @@ func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 		c := attendCandidate(s, t, attendShape{shape.form, shape.warps, shape.stages, shape.blocks, false})
 		c.Params = append(c.Params, Param{"blocks", shape.blocks})
 		c.Header, c.Kernel, c.MinBlocks = "kernels/page_attend_kivi.cuh", kiviAttend, shape.blocks
-		z := kiviSizes(s, shape.stages)
-		c.Geometry.DynamicShared = shape.warps * z.ringBytes
+		z := newAttendSizes(s, shape.stages, 0)
 		limit, who := t.SharedPerBlock, t.Arch
 		if shape.form == Portable {
 			limit, who = portableShared, "a portable kernel"
@@ -99,13 +99,6 @@ func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 		p.Candidates = append(p.Candidates, c)
 	}
 	return p
-}
-
-// kiviSizes mirrors attend::KiviShape of page_attend_kivi.cuh.
-func kiviSizes(s *specs.Spec, stages int) attendSizes {
-	z, r := newAttendSizes(s, 1, 0), s.Kivi()
-	z.ringBytes = max(stages*(r.Head+r.Tile), 4*z.tileHeads*(s.Attention.HeadDim+4))
-	return z
 }
 
 // kiviCost counts whole pages as quantised: the one that is still filling is a small part of any context worth a model.

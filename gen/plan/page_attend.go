@@ -51,7 +51,11 @@ func newAttendSizes(s *specs.Spec, stages, columns int) attendSizes {
 	}
 	z.tileHeads = min(heads, 8*z.columns)
 	z.headTiles = (heads + 8*z.columns - 1) / (8 * z.columns)
-	z.ringBytes = max(stages*2*16*16*(cacheBytes(s)*d/16|1), 4*z.tileHeads*(d+4))
+	stage := 2 * 16 * 16 * (cacheBytes(s)*d/16 | 1)
+	if s.Cache.KiviBits() > 0 { // attend::KiviShape
+		stage = s.Kivi().Head + s.Kivi().Tile
+	}
+	z.ringBytes = max(stages*stage, 4*z.tileHeads*(d+4))
 	z.partBytes = 4 * z.tileHeads * (d + 2)
 	z.queryBytes = 8 * z.columns * (2*d + 16)
 	return z

@@ -73,6 +73,9 @@ func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candida
 	c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 1, false})
 	c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}, {"columns", shape.columns}, {"list", 1}}
 	c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
+	if s.Cache.KiviBits() > 0 {
+		c.Header = "kernels/page_attend_kivi_list.cuh"
+	}
 	columns := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kColumns" })
 	c.Constants[columns].Value = fmt.Sprint(shape.columns)
 	c.Constants = slices.Insert(c.Constants, columns+1, Constant{"kCluster", fmt.Sprint(shape.cluster)})

@@ -308,7 +308,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 // A list of pages in tiles of min(PAGE, 16) tokens: a page's, or a part of it. Lane l of a warp holds tile l of a batch of 32.
 template <int PAGE>
 struct KiviUnits {
-  static constexpr int kTokens = PAGE < kTile ? PAGE : kTile, kPerPage = PAGE / kTokens, kBatch = 32;
+  static constexpr int kTokens = PAGE < kTile ? PAGE : kTile, kPerPage = PAGE / kTokens, kTilesPerBatch = 32;
 
   const int32_t* pages;
   const int32_t* table;
@@ -379,22 +379,22 @@ struct KiviCopies<KiviRow<BITS>> {
     int rows_block = 0;           // of the page that is still filling
     U ahead = units;              // the batch after the current one
     const auto load_ahead = [&](int batch) {
-      if (static_cast<int64_t>(batch) * U::kBatch < last) ahead.load(static_cast<int64_t>(batch) * U::kBatch + lane);
+      if (static_cast<int64_t>(batch) * U::kTilesPerBatch < last) ahead.load(static_cast<int64_t>(batch) * U::kTilesPerBatch + lane);
     };
-    load_ahead(first / U::kBatch);
+    load_ahead(first / U::kTilesPerBatch);
     units.take(ahead);
-    load_ahead(first / U::kBatch + 1);
+    load_ahead(first / U::kTilesPerBatch + 1);
     const auto issue_next = [&]() -> uint64_t {
       uint32_t what = 0;
       if (next < last) {
-        const int tokens = __shfl_sync(kAll, units.tokens, next % U::kBatch), block = __shfl_sync(kAll, units.block, next % U::kBatch);
+        const int tokens = __shfl_sync(kAll, units.tokens, next % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, next % U::kTilesPerBatch);
         what = tokens < 0 ? 0x80 - tokens : tokens;
         if (tokens > 0) issue<R>(*units.cache, units.kv_head, block, next % U::kPerPage, ptx::shared_address(ring) + into * S::kStageBytes);
         if (tokens < 0) rows_block = block;
         into = into + 1 == kStages ? 0 : into + 1;
-        if (++next % U::kBatch == 0) {
+        if (++next % U::kTilesPerBatch == 0) {
           units.take(ahead);
-          load_ahead(next / U::kBatch + 1);
+          load_ahead(next / U::kTilesPerBatch + 1);
         }
       }
       ptx::commit_copies();

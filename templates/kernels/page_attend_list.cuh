@@ -95,7 +95,7 @@ struct Ring {
   L lane;
   uint32_t masks[kStages];  // of the tiles in flight, the oldest first
 
-  __device__ __forceinline__ Ring(const Rows<T>& k, const Rows<T>& v, uint32_t base) : k(k), v(v), base(base), lane(k, v) {}
+  __device__ __forceinline__ Ring(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(ptx::shared_address(base)), lane(k, v) {}
 
   __device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, uint32_t stage) const {
     if constexpr (L::kWhole) {
@@ -132,6 +132,21 @@ struct Ring {
   }
 };
 
+// How lists of a cache of T are walked and read.
+template <typename T>
+struct ListForm {
+  template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
+  using Sizes = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  template <int PAGE>
+  using Walk = Units<PAGE>;
+  template <int PAGE>
+  using Slots = Batch<PAGE>;
+  template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S>
+  using Tiles = Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T>;
+  template <class State>
+  __device__ __forceinline__ static void end(State&) {}
+};
+
 // What a block receives: for each block of the cluster its share of O that this block finishes, and its peaks and sums.
 template <int HEAD_DIM, int kTileHeads, int kCluster>
 struct Parts {
@@ -147,7 +162,9 @@ template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, 
           int kCluster, bool kDependent>
 __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  using Form = ListForm<T>;
+  using S = typename Form::template Sizes<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns>;
+  using Walk = typename Form::template Walk<PAGE>;
   using Q = typename Compute<T>::type;
   using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
@@ -180,15 +197,16 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
 
   int slots = args.slots;  // of a list: dealt out before the length is here
   if (!args.pages) slots = min(max(length, 0) / PAGE + (length % PAGE > 0), cache.max_pages);
-  const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
+  const int tiles = Walk::tiles(slots);
   const int worker = rank * kWarps + warp;
-  constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
+  constexpr int kWorkers = kCluster * kWarps, kBatch = Walk::kTilesPerBatch;
   const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
   const int first = each * worker + min(worker, more), last = first + each + (worker < more);
   int to = min(last, (first / kBatch + 1) * kBatch);
-  Units<PAGE> units;
+  Walk units;
+  units.cache = &cache, units.request = request, units.kv_head = kv_head;
   units.pages = args.pages ? args.pages + request * args.pages_batch_stride + list * args.pages_list_stride : nullptr;
-  Batch<PAGE> batch;
+  typename Form::template Slots<PAGE> batch;
   batch.read(units.pages, first, to, slots);
   units.count = args.pages ? args.counts[static_cast<int64_t>(request) * lists + list] : slots;
   // The query follows while the list is under way.
@@ -201,7 +219,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   const Rows<T> v{static_cast<const T*>(cache.v) + kv_head * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
-  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, ptx::shared_address(rings) + warp * S::kRingBytes);
+  typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   batch.look_up(units, first);
   ring.start(units, first, to);
   ptx::wait_copies<kStages>();
@@ -217,6 +235,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
     batch.look_up(units, from);
     ring.start(units, from, to);
   }
+  Form::end(state);
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
 

@@ -94,7 +94,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
-  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, ptx::shared_address(rings) + warp * S::kRingBytes);
+  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, rings + warp * S::kRingBytes);
   Batch<PAGE> batch;
   int to = min(last, (first / kBatch + 1) * kBatch);
   batch.read(units.pages, first, to, slots);

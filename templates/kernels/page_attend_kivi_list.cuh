@@ -1,0 +1,110 @@
+// page_attend_list over a KIVI cache.
+#pragma once
+
+#include "kernels/page_attend_kivi.cuh"
+#include "kernels/page_attend_list.cuh"
+
+namespace kvloom {
+
+namespace attend {
+
+// attend::Batch of tiles that are a page or a part of one.
+template <int PAGE>
+struct KiviBatch {
+  using U = KiviUnits<PAGE>;
+  int slot, page;  // of this lane's tile; page -1: none
+
+  __device__ __forceinline__ void read(const int32_t* pages, int first, int last, int slots) {
+    const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + threadIdx.x % 32;
+    slot = tile / U::kPerPage;
+    const bool inside = tile >= first && tile < last && slot < slots;
+    page = inside ? slot : -1;
+    if (inside && pages) page = pages[slot];
+  }
+
+  __device__ __forceinline__ void look_up(U& units, int first) const {
+    const int part = (first / U::kTilesPerBatch * U::kTilesPerBatch + threadIdx.x % 32) % U::kPerPage;
+    const int64_t begin = static_cast<int64_t>(page) * PAGE, rest = units.length - begin - part * U::kTokens;
+    const bool whole = begin + PAGE <= units.length;
+    const int32_t* table = whole ? units.table : units.cache->row_table + units.request * units.cache->table_stride;
+    int id = -1;
+    if (slot < units.count && page >= 0 && page < units.max_pages && rest > 0) id = table[page];
+    units.block = max(id, 0);
+    units.tokens = id < 0 ? 0 : static_cast<int>(min(rest, static_cast<int64_t>(U::kTokens)));
+    if (!whole) units.tokens = -units.tokens;
+  }
+};
+
+// attend::Ring of a list's tiles: records by copies, the page that is still filling by its rows.
+template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int BITS>
+struct KiviRing {
+  using U = KiviUnits<PAGE>;
+  using R = typename S::Record;
+  const Rows<KiviRow<BITS>>& k;
+  const Rows<KiviRow<BITS>>& v;
+  uint8_t* base;
+  int rows_block = 0;    // of the page that is still filling
+  int flight[kStages];   // tokens of the tiles in flight, negative where they are rows, the oldest first
+
+  __device__ __forceinline__ KiviRing(const Rows<KiviRow<BITS>>& k, const Rows<KiviRow<BITS>>& v, uint8_t* base) : k(k), v(v), base(base) {}
+
+  __device__ __forceinline__ int issue(const U& units, int tile, uint8_t* stage) {
+    const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
+    if (tokens > 0) KiviCopies<KiviRow<BITS>>::template issue<R>(*units.cache, units.kv_head, block, tile % U::kPerPage, ptx::shared_address(stage));
+    if (tokens < 0) rows_block = block;
+    return tokens;
+  }
+
+  __device__ __forceinline__ void start(const U& units, int first, int last) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      flight[i] = first + i < last ? issue(units, first + i, base + i * S::kStageBytes) : 0;
+      ptx::commit_copies();
+    }
+  }
+
+  template <int kColumns>
+  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, KiviRow<BITS>>& state, const U& units, int first, int last, float cap) {
+    uint8_t* stage = base;
+#pragma unroll 1
+    for (int tile = first; tile < last; ++tile) {
+      ptx::wait_copies<kStages - 1>();
+      __syncwarp();
+      if (flight[0] < 0) {
+        const int64_t in_page = tile % U::kPerPage * U::kTokens;
+        state.template add_rows<SOFTCAP>(&k.base->bits + rows_block * k.block_stride + in_page * k.token_stride, k.token_stride,
+                                         &v.base->bits + rows_block * v.block_stride + in_page * v.token_stride, v.token_stride, -flight[0], cap);
+      } else if (flight[0] > 0) {
+        state.template add_codes<SOFTCAP, R>(stage, cap);
+      }
+      __syncwarp();  // every lane has read the stage that the next copies overwrite
+#pragma unroll
+      for (int i = 0; i + 1 < kStages; ++i) flight[i] = flight[i + 1];
+      flight[kStages - 1] = tile + kStages < last ? issue(units, tile + kStages, stage) : 0;
+      ptx::commit_copies();
+      stage = stage == base + (kStages - 1) * S::kStageBytes ? base : stage + S::kStageBytes;
+    }
+    ptx::wait_copies<0>();
+    __syncwarp();
+  }
+};
+
+template <int BITS>
+struct ListForm<KiviRow<BITS>> {
+  template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
+  using Sizes = KiviShape<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns, BITS>;
+  template <int PAGE>
+  using Walk = KiviUnits<PAGE>;
+  template <int PAGE>
+  using Slots = KiviBatch<PAGE>;
+  template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S>
+  using Tiles = KiviRing<HEAD_DIM, PAGE, SOFTCAP, kStages, S, BITS>;
+  template <class State>
+  __device__ __forceinline__ static void end(State& state) {
+    state.end();
+  }
+};
+
+}  // namespace attend
+
+}  // namespace kvloom
