@@ -92,7 +92,7 @@ struct FewPages {
       power.work[q] = build.gram(q);
       power.kept[q] = reinterpret_cast<float*>(build.keys(2 + q));
     }
-    if (careful != 0) {
+    if (__builtin_expect(careful != 0, 0)) {
 #pragma unroll 1
       for (int p = 0; p < 2; p++) {
         if ((careful >> 8 * p & 1) == 0) continue;
@@ -169,18 +169,21 @@ struct FewPages {
     reinterpret_cast<uint16_t*>(out + Layout::kTokenScales)[t] = bf16_bits(key.scale.value > 0.f ? key.stored : 0.f);
   }
 
-  // Two items of one request, one in each of lanes 0 and 1; nothing in lanes 2 and 3.
-  __device__ __forceinline__ int look_up(const PageSummaryArgs& args, int request, BuildRange range, int batch) const {
-    const int item = batch * 2 + build.lane;
-    if (build.lane >= 2 || item >= range.items) return -1;
-    const int page = item / args.cache.kv_heads, head = item - page * args.cache.kv_heads;
-    build.next_keys()[build.lane] = head * args.cache.k_head_stride;
-    build.next_records()[build.lane] = head * args.summary_head_stride;
-    return build.key_block(args, request * args.cache.table_stride + range.first + page);
+  // Where the two items of a batch lie, one in each of lanes 0 and 1, nothing in the others. Known before the request's range is.
+  struct Place {
+    int item, page;  // of the request's new ones
+  };
+  __device__ __forceinline__ Place place(const PageSummaryArgs& args, int batch) const {
+    const int item = batch * 2 + min(build.lane, 1), page = item / args.cache.kv_heads, head = item - page * args.cache.kv_heads;
+    if (build.lane < 2) {
+      build.next_keys()[build.lane] = head * args.cache.k_head_stride;
+      build.next_records()[build.lane] = head * args.summary_head_stride;
+    }
+    return {build.lane < 2 ? item : 1 << 30, page};
   }
 
-  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, int batch, bool aligned) const {
-    build.note(args, look_up(args, request, range, batch));
+  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, Place at, bool aligned) const {
+    build.note(args, at.item < range.items ? build.key_block(args, request * args.cache.table_stride + range.first + at.page) : -1);
     if (build.lane < 4) build.records()[build.lane] = build.next_records()[build.lane];
 #pragma unroll
     for (int page = 0; page < 2; page++) build.fetch(args.cache, page, aligned);
@@ -191,7 +194,7 @@ struct FewPages {
     ptx::wait_copies<0>();
     __syncwarp();
     const uint32_t careful = decompose(args.summaries);
-    if (careful != 0) build.careful_bases(args.summaries, careful);
+    if (__builtin_expect(careful != 0, 0)) build.careful_bases(args.summaries, careful);
 #pragma unroll
     for (int s = 0; s < 2 / Build::kStepPages; s++) build.basis(args, s, false, aligned, careful, build.key_scale);
     __syncwarp();
@@ -210,9 +213,10 @@ struct FewPages {
     const bool early = gridDim.y >= args.cache.batch;  // as page_summary_tridiagonal
 #pragma unroll 1
     for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
-      const BuildRange range = build_range<16>(args, request);
       int batch = own;
-      if (2 * batch < range.items) few.start(args, request, range, batch, aligned);
+      const Place first = few.place(args, batch);
+      const BuildRange range = build_range<16>(args, request);
+      if (2 * batch < range.items) few.start(args, request, range, first, aligned);
       if (early) finish_build<16>(args);  // there is one request
 #pragma unroll 1
       while (2 * batch < range.items) {
@@ -220,7 +224,7 @@ struct FewPages {
         build.shared = shared + again / 32 * Build::kWarpBytes, build.lane = again % 32;
         few.finish(args, aligned);
         batch += step;
-        if (2 * batch < range.items) few.start(args, request, range, batch, aligned);
+        if (2 * batch < range.items) few.start(args, request, range, few.place(args, batch), aligned);
       }
     }
     if (!early || blockIdx.y >= args.cache.batch) finish_build<16>(args);

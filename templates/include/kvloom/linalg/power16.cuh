@@ -131,12 +131,12 @@ struct Power16 {
       for (int q = 0; q < kPages; q++) {
         if (RANK > 4) __syncwarp();  // one after the other: two such triangles side by side are more than the registers
         int now = triangular(q, n[q]);
-        if (round > 0) now = cut(q, n[q], now);
+        if (__builtin_expect(round > 0, 0)) now = cut(q, n[q], now);
         if (now == found[q]) found[q] = RANK;  // what is left is rounding
         if (found[q] < RANK) found[q] = now;
         more |= found[q] < RANK;
       }
-      if (!more) return;
+      if (__builtin_expect(!more, 1)) return;
 #pragma unroll
       for (int q = 0; q < kPages; q++) {
         m[q] = deflate(q);
