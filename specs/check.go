@@ -105,7 +105,7 @@ func faultQuantised(s *Spec, d *decoder) string {
 		{s.Locks.Scorer == PageLocal, "locks.scorer " + s.Locks.Scorer},
 		{s.Locks.Basis == "svd", "locks.basis " + s.Locks.Basis},
 		{s.Locks.Rerank == 1, fmt.Sprintf("locks.rerank %g", s.Locks.Rerank)},
-		{!d.written("dropkv"), "dropkv"},
+		{s.Cache.Evicts() || !d.written("dropkv"), "dropkv"},
 	} {
 		if !f.built {
 			return fmt.Sprintf("cache.dtype %s is not built yet with %s; use bf16 or fp16, or remove it", s.Cache.DType, f.what)

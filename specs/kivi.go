@@ -35,7 +35,7 @@ func (c Cache) Compute() string {
 }
 
 // Evicts reports whether kernels exist that evict tokens from such a cache.
-func (c Cache) Evicts() bool { return c.DType != FP8 && c.KiviBits() == 0 }
+func (c Cache) Evicts() bool { return c.KiviBits() == 0 }
 
 // KiviRecord is the layout of one quantised page of one KV head in memory: what kv_quantize writes and page_attend reads. The header
 // quant/kivi.cuh describes the order of codes. All offsets are multiples of 16.

@@ -46,7 +46,7 @@ var dropRules = map[string]string{"dropkv": "kDropKV", "snapkv": "kSnapKV", "val
 // outputType is the C++ type of attention outputs between drop_observe and drop_score.
 func outputType(s *specs.Spec) string {
 	if s.DropKV.Precision == "fast" && s.DropKV.Rule != "keydiff" {
-		return "kvloom::" + s.Cache.DType
+		return "kvloom::" + s.Cache.Compute()
 	}
 	return "float"
 }

@@ -146,12 +146,12 @@ func dropObserveCost(s *specs.Spec) Cost {
 	return func(w specs.Workload) Work {
 		a, rows := s.Attention, int64(dropRows(s))
 		tokens := int64(w.Batch) * int64(a.KVHeads) * int64(w.Context)
-		d := int64(a.HeadDim)
+		d, e := int64(a.HeadDim), int64(cacheBytes(s))
 		if s.DropKV.Rule == "keydiff" {
-			return Work{Bytes: tokens * 2 * d, Flops: 4 * tokens * d}
+			return Work{Bytes: tokens * e * d, Flops: 4 * tokens * d}
 		}
 		return Work{
-			Bytes:       tokens*4*d*((rows+127)/128) + int64(w.Batch)*int64(a.KVHeads)*rows*(6*d+4),
+			Bytes:       tokens*2*e*d*((rows+127)/128) + int64(w.Batch)*int64(a.KVHeads)*rows*(6*d+4),
 			Flops:       4 * tokens * rows * d,
 			Exponential: tokens * rows,
 		}

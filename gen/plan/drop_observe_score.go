@@ -26,7 +26,7 @@ const dropFusedSplits = 2
 // dropFuses reports whether observing and scoring can be one launch: it adds sums in no fixed order and keeps logits in 16 bits, so exact
 // precision never takes it.
 func dropFuses(s *specs.Spec, t Target) bool {
-	return t.Arch == "sm_90a" && s.DropKV.Rule == "dropkv" && s.DropKV.Precision == "fast" && dropRows(s) <= dropWgmmaProduct &&
+	return t.Arch == "sm_90a" && s.DropKV.Rule == "dropkv" && s.DropKV.Precision == "fast" && s.Cache.DType != specs.FP8 && dropRows(s) <= dropWgmmaProduct &&
 		(s.Attention.HeadDim == 64 || s.Attention.HeadDim == 128) && s.Attention.KVHeads <= t.SMs
 }
 

@@ -26,6 +26,8 @@ func dropObserveWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 		c := dropObserveWgmmaCandidate(s, t, shape.stages, shape.cluster)
 		d, rows := s.Attention.HeadDim, dropRows(s)
 		switch {
+		case s.Cache.DType == specs.FP8:
+			p.Rejected = append(p.Rejected, Rejected{c, noWideRows})
 		case d != 64 && d != 128:
 			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("head dim %d is no whole number of products of 64 dims", d)})
 		case rows > dropWgmmaProduct:

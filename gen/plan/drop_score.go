@@ -120,17 +120,17 @@ func dropScoreCost(s *specs.Spec) Cost {
 	return func(w specs.Workload) Work {
 		a, rows := s.Attention, int64(dropRows(s))
 		tokens := int64(w.Batch) * int64(a.KVHeads) * int64(w.Context)
-		d := int64(a.HeadDim)
+		d, e := int64(a.HeadDim), int64(cacheBytes(s))
 		tensors := int64(2)
 		if s.DropKV.Rule == "snapkv" || s.DropKV.Rule == "keydiff" {
 			tensors = 1
 		}
 		var work Work
 		if s.DropKV.Rule == "keydiff" {
-			work.Bytes, work.Flops = tokens*(2*d+4), 4*tokens*d
+			work.Bytes, work.Flops = tokens*(e*d+4), 4*tokens*d
 			return work
 		}
-		work.Bytes = tokens*(tensors*2*d*((rows+127)/128)+4) + int64(w.Batch)*int64(a.KVHeads)*rows*(6*d+4)
+		work.Bytes = tokens*(tensors*e*d*((rows+127)/128)+4) + int64(w.Batch)*int64(a.KVHeads)*rows*(6*d+4)
 		work.Flops = 2 * tokens * rows * d * tensors
 		work.Exponential = tokens * rows
 		return work

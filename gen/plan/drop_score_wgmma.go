@@ -36,10 +36,13 @@ func dropWgmmaRowTiles(rows int) (rowTiles, chunks int) {
 // dropScoreSplits is the 16-bit parts of an attention output.
 func dropScoreSplits(s *specs.Spec) int {
 	if s.DropKV.Precision == "exact" {
-		return map[string]int{"bf16": 3, "fp16": 2}[s.Cache.DType]
+		return map[string]int{"bf16": 3, "fp16": 2}[s.Cache.Compute()]
 	}
 	return 1
 }
+
+// noWideRows is why kernels with bulk copies leave 8-bit caches to others.
+const noWideRows = "a bulk copy brings rows as they are, and 8-bit elements are widened on their way to shared memory"
 
 // dropScoreWgmma adds the candidates with wgmma, best guesses first.
 func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
@@ -57,6 +60,9 @@ func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 }
 
 func dropScoreWgmmaRefusal(s *specs.Spec, t Target, shape dropWgmmaShape, c Candidate) string {
+	if s.Cache.DType == specs.FP8 {
+		return noWideRows
+	}
 	d, rows := s.Attention.HeadDim, dropRows(s)
 	rowTiles, _ := dropWgmmaRowTiles(rows)
 	// Fragments of K or V take d/4 registers, three accumulators 4 a tile each, the rest about 40. A scheduler has a quarter of an SM's

@@ -186,10 +186,10 @@ var dropCompactShapes = []struct {
 }{{Hopper, 256, 1}, {Hopper, 128, 1}, {Hopper, 256, 2}, {Hopper, 256, 4}, {Portable, 256, 1}, {Portable, 256, 4}}
 
 func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
-	d := int64(s.Attention.HeadDim)
+	row := int64(s.Attention.HeadDim * cacheBytes(s)) // bytes
 	p := FamilyPlan{Family: DropCompact, Cost: func(w specs.Workload) Work {
 		kept := int64(w.Batch) * int64(s.Attention.KVHeads) * int64(s.DropKV.Keep(w.Context))
-		return Work{Bytes: kept * (8*d + 8)}
+		return Work{Bytes: kept * (4*row + 8)}
 	}}
 	for _, shape := range dropCompactShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
@@ -198,7 +198,7 @@ func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
 		dependent := shape.form == Hopper
 		p.Candidates = append(p.Candidates, Candidate{
 			Family: DropCompact, Form: shape.form, Arch: dropArch(shape.form, t),
-			Key:    fmt.Sprintf("d%d p%d", s.Attention.HeadDim, s.Cache.PageSize),
+			Key:    compactKey(s),
 			Params: []Param{{"threads", shape.threads}, {"each", shape.each}},
 			Constants: []Constant{
 				{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
@@ -212,7 +212,7 @@ func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
 			Geometry: launch.Geometry{
 				Grid: [3]launch.Extent{
 					// Every piece of every slot in flight at once, or four blocks an SM.
-					{Of: []launch.Quantity{launch.Slots}, Times: d / 8, Per: int64(shape.threads * shape.each), AtMost: int64(max(4*t.SMs/s.Attention.KVHeads, 1))},
+					{Of: []launch.Quantity{launch.Slots}, Times: row / 16, Per: int64(shape.threads * shape.each), AtMost: int64(max(4*t.SMs/s.Attention.KVHeads, 1))},
 					launch.Each(launch.KVHeads), launch.Each(launch.Batch),
 				},
 				Block: shape.threads, Cluster: 1, Dependent: dependent,
@@ -221,4 +221,13 @@ func planDropCompact(s *specs.Spec, t Target) FamilyPlan {
 		})
 	}
 	return p
+}
+
+// compactKey names what drop_compact was specialised for: it moves bytes, whatever they mean.
+func compactKey(s *specs.Spec) string {
+	key := fmt.Sprintf("d%d p%d", s.Attention.HeadDim, s.Cache.PageSize)
+	if s.Cache.DType == specs.FP8 {
+		key += " fp8"
+	}
+	return key
 }

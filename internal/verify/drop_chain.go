@@ -155,7 +155,7 @@ func (r *dropChainRun) prepare(a *Arena) error {
 	observed, lse := alloc("a", batch*qHeads*w*dim*r.outputBytes()), alloc("lse", 4*batch*qHeads*w)
 	scores, pooled, budgets := alloc("scores", 4*batch*heads*tokens), alloc("pooled", 4*batch*heads*tokens), alloc("budgets", 4*batch*heads)
 	r.indices, r.counts = alloc("indices", 4*r.listRows.Elements()), alloc("counts", 4*batch*heads)
-	size := batch * tokens * heads * dim * 2
+	size := batch * tokens * heads * dim * int64(c.DType.Size())
 	k, v := alloc("kept k", size), alloc("kept v", size)
 	headLens, lens := alloc("head_lens", 4*batch*heads), alloc("new seq_lens", 4*batch)
 	r.output = alloc("out", 2*r.outRows.Elements())
@@ -206,7 +206,7 @@ func (r *dropChainRun) prepare(a *Arena) error {
 		choose.Values = 0
 	}
 	dropStep(r, plan.DropSelect, problem, choose)
-	target := kernel.KVCache{K: k.Ptr(), V: v.Ptr(), BlockTable: fresh.Ptr(), TableStride: int64(c.MaxPages), Batch: int32(batch), KVHeads: int32(heads), MaxPages: int32(c.MaxPages)}
+	target := kernel.KVCache{K: k.Ptr(), V: v.Ptr(), BlockTable: fresh.Ptr(), KScale: source.KScale, VScale: source.VScale, TableStride: int64(c.MaxPages), Batch: int32(batch), KVHeads: int32(heads), MaxPages: int32(c.MaxPages)}
 	target.KTokenStride, target.KHeadStride, target.KBlockStride = dim, int64(c.PageSize)*dim, heads*int64(c.PageSize)*dim
 	target.VTokenStride, target.VHeadStride, target.VBlockStride = target.KTokenStride, target.KHeadStride, target.KBlockStride
 	problem.Slots = int64(r.slots)
@@ -336,7 +336,7 @@ func (r *dropChainRun) judgeOutput(head dropHead, b, h int, list []int32, bits [
 	got := make([]float64, r.Cache.HeadDim)
 	for g := range r.Group {
 		row := r.outRows.At(b, h*r.Group+g)
-		r.Cache.DType.Values(got, bits[row:row+int64(len(got))])
+		r.Cache.DType.Compute().Values(got, bits[row:row+int64(len(got))])
 		want := kept.Observe(r.Problem.Q.Of(b, h*r.Group+g), kept.N-1, r.Logits)
 		r.out.Add(RelativeError(got, want.Out), AttendBound, where)
 	}

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -213,15 +214,17 @@ func (r *compactRun) freshTarget(a *Arena, rng *rand.Rand) error {
 	for i, id := range rng.Perm(blocks) {
 		r.table[i] = int32(id) + 1
 	}
-	row := d + 8
+	size := int64(c.DType.Size())
+	gap := 16 / size // rows begin at multiples of 16 bytes
+	row := d + gap
 	k := r.Args(r.device)
-	k.KTokenStride, k.KHeadStride, k.KBlockStride = row, page*row+8, heads*(page*row+8)+16
+	k.KTokenStride, k.KHeadStride, k.KBlockStride = row, page*row+gap, heads*(page*row+gap)+2*gap
 	k.VTokenStride, k.VHeadStride, k.VBlockStride = heads*d, d, page*heads*d
 	var err error
-	if r.target.k, err = a.Alloc("target k", 2*int64(blocks+1)*k.KBlockStride); err != nil {
+	if r.target.k, err = a.Alloc("target k", size*int64(blocks+1)*k.KBlockStride); err != nil {
 		return err
 	}
-	if r.target.v, err = a.Alloc("target v", 2*int64(blocks+1)*k.VBlockStride); err != nil {
+	if r.target.v, err = a.Alloc("target v", size*int64(blocks+1)*k.VBlockStride); err != nil {
 		return err
 	}
 	table, err := a.Input("target table", BytesOfInt32(r.table))
@@ -275,9 +278,9 @@ func (r *compactRun) reset() error {
 }
 
 func (r *compactRun) judge(t *Tally) error {
-	want := make([][]uint16, len(r.before))
+	want := make([][]byte, len(r.before))
 	for i, data := range r.before {
-		want[i] = Uint16s(data)
+		want[i] = slices.Clone(data)
 	}
 	var positions, headLens, seqLens, table []int32
 	for b, heads := range r.lists {
@@ -313,7 +316,7 @@ func (r *compactRun) judge(t *Tally) error {
 		if err != nil {
 			return err
 		}
-		if expected := BytesOfUint16(want[i]); !bytes.Equal(got, expected) {
+		if expected := want[i]; !bytes.Equal(got, expected) {
 			at := 0
 			for got[at] == expected[at] {
 				at++
@@ -346,7 +349,7 @@ func (r *compactRun) judge(t *Tally) error {
 }
 
 // put writes one head's kept rows into an image of the target.
-func (r *compactRun) put(image []uint16, base int64, b, h int, rows []uint16, block, token, head int64) {
+func (r *compactRun) put(image []byte, base int64, b, h int, rows []uint16, block, token, head int64) {
 	d := r.Cache.HeadDim
 	for i := range len(rows) / d {
 		at := base + int64(h)*head
@@ -355,6 +358,13 @@ func (r *compactRun) put(image []uint16, base int64, b, h int, rows []uint16, bl
 		} else {
 			at += int64(r.table[b*r.Cache.MaxPages+i/r.Cache.PageSize])*block + int64(i%r.Cache.PageSize)*token
 		}
-		copy(image[at:], rows[i*d:(i+1)*d])
+		for _, bits := range rows[i*d : (i+1)*d] {
+			if r.Cache.DType.Size() == 1 {
+				image[at] = byte(bits)
+			} else {
+				binary.LittleEndian.PutUint16(image[2*at:], bits)
+			}
+			at++
+		}
 	}
 }

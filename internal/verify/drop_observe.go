@@ -167,7 +167,7 @@ func (r *observeRun) decode(data []byte) []float64 {
 	if r.outputBytes() == 2 {
 		bits := Uint16s(data)
 		out := make([]float64, len(bits))
-		r.Cache.DType.Values(out, bits)
+		r.Cache.DType.Compute().Values(out, bits)
 		return out
 	}
 	out := make([]float64, len(data)/4)

@@ -45,13 +45,16 @@ func NewDropProblem(s *specs.Spec, c Case, seed uint64) (*DropProblem, error) {
 			Floor: k.HeadBudgets.Floor, List: k.HeadBudgets.List},
 		Scoring: reference.DropScoring{Rule: rule, Logits: base.Logits, Group: base.Group, Eps: float64(float32(k.Eps)), OutputEpsilon: 0x1p-24, DotNoise: 0x1p-21}}
 	if p.Fast && rule != reference.KeyDiff {
-		p.Scoring.OutputEpsilon = base.Cache.DType.Epsilon() / 2
+		p.Scoring.OutputEpsilon = base.Cache.DType.Compute().Epsilon() / 2
 	}
 	p.fillWindow(rand.New(rand.NewPCG(seed, 0x77696e646f77))) // "window"
 	switch c.Data {
 	case Dominant:
 		p.dominate()
 		p.Scoring.DotNoise = 0
+		if base.Cache.DType == reference.FP8 {
+			p.Scoring.DotNoise = 0x1p-23 // the product times the cache's scale
+		}
 	case Rising:
 		p.rise()
 	case NotFinite:
@@ -63,7 +66,7 @@ func NewDropProblem(s *specs.Spec, c Case, seed uint64) (*DropProblem, error) {
 // fillWindow fills [batch, query head, window, dim]: as a case's queries, real ones by their position.
 func (p *DropProblem) fillWindow(r *rand.Rand) {
 	c, w := p.Cache, p.Spec.DropKV.Window
-	p.Window = reference.DropWindow{DType: c.DType, Heads: p.Problem.Q.Heads, Window: w, HeadDim: c.HeadDim,
+	p.Window = reference.DropWindow{DType: c.DType.Compute(), Heads: p.Problem.Q.Heads, Window: w, HeadDim: c.HeadDim,
 		Bits: make([]uint16, c.Batch()*p.Problem.Q.Heads*w*c.HeadDim)}
 	length := map[Data]float64{Wide: 12, Degenerate: 0.01, Extreme: 1e-4}[p.Case.Data]
 	if length == 0 {
@@ -83,17 +86,26 @@ func (p *DropProblem) fillWindow(r *rand.Rand) {
 				x[i] = length * r.NormFloat64()
 			}
 		}
-		encode(c.DType, p.Window.Bits[row*c.HeadDim:(row+1)*c.HeadDim], x)
+		encode(p.Window.DType, p.Window.Bits[row*c.HeadDim:(row+1)*c.HeadDim], x)
 	}
+}
+
+// lead is the component of queries that meets a key's: larger beside 8 bits, whose keys are small.
+func lead(d reference.DType, usual float64) float64 {
+	if d == reference.FP8 {
+		return 512
+	}
+	return usual
 }
 
 // dominate makes token 5 of request b hold all of the attention but dominants[b], of every query.
 func (p *DropProblem) dominate() {
 	c := p.Cache
+	lead := lead(c.DType, 1)
 	for i := range p.Window.Bits {
 		p.Window.Bits[i] = 0
 		if i%c.HeadDim == 0 {
-			p.Window.Bits[i] = c.DType.Bits(1)
+			p.Window.Bits[i] = p.Window.DType.Bits(lead)
 		}
 	}
 	for b, n := range c.SeqLens {
@@ -104,7 +116,7 @@ func (p *DropProblem) dominate() {
 					keys[i] = 0
 				}
 				if at := dominantToken - page*c.PageSize; at >= 0 && at < c.PageSize {
-					keys[at*c.HeadDim] = c.DType.Bits(dominantGap(dominants[b%len(dominants)], int(n)) / p.Logits.Scale)
+					c.EncodeKeys(keys[at*c.HeadDim:][:1], []float64{dominantGap(dominants[b%len(dominants)], int(n)) / (lead * p.Logits.Scale)})
 				}
 			}
 		}
@@ -114,9 +126,10 @@ func (p *DropProblem) dominate() {
 // rise adds a component that all queries share, and to token j of n from 64 on what makes its logits risenBy * j/n larger.
 func (p *DropProblem) rise() {
 	c := p.Cache
+	lead := lead(c.DType, 8)
 	for i := range p.Window.Bits {
 		if i%c.HeadDim == 0 {
-			p.Window.Bits[i] = c.DType.Bits(8)
+			p.Window.Bits[i] = p.Window.DType.Bits(lead)
 		}
 	}
 	for b, n := range c.SeqLens {
@@ -125,7 +138,7 @@ func (p *DropProblem) rise() {
 				keys := c.BlockKeys(c.Block(b, page), h)
 				for i := range c.TokensIn(page, int(n)) {
 					if j := page*c.PageSize + i; j >= 64 {
-						keys[i*c.HeadDim] = c.DType.Bits(risenBy * float64(j) / float64(n) / (8 * p.Logits.Scale))
+						c.EncodeKeys(keys[i*c.HeadDim:][:1], []float64{risenBy * float64(j) / float64(n) / (lead * p.Logits.Scale)})
 					}
 				}
 			}
@@ -153,7 +166,7 @@ func (p *DropProblem) spoil() {
 	for b := range c.Batch() {
 		bad := []float64{math.NaN(), math.Inf(1), math.Inf(-1)}[b%3]
 		for h := range c.KVHeads {
-			c.BlockValues(c.Block(b, 0), h)[3*c.HeadDim+1] = c.DType.Bits(bad)
+			c.BlockValues(c.Block(b, 0), h)[3*c.HeadDim+1] = c.DType.Bits(bad) // infinity is the largest value in e4m3
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (p *DropProblem) outputBytes() int64 {
 // roundOutput is a as it is handed from one kernel to the next.
 func (p *DropProblem) roundOutput(x float64) float64 {
 	if p.outputBytes() == 2 {
-		return p.Cache.DType.Round(x)
+		return p.Cache.DType.Compute().Round(x)
 	}
 	return float64(float32(x))
 }
@@ -199,7 +199,7 @@ func (r *dropScoreRun) give(heads []dropHead) error {
 	if r.outputBytes() == 2 {
 		bits := make([]uint16, len(a))
 		for i, x := range a {
-			bits[i] = r.Cache.DType.Bits(float64(x))
+			bits[i] = r.Cache.DType.Compute().Bits(float64(x))
 		}
 		data = BytesOfUint16(bits)
 	}

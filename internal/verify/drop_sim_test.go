@@ -54,6 +54,10 @@ var dropShapes = []dropShape{
 	{"snapkv", "weights alone", 128, 16, 4, 8, "bf16", "snapkv", nil, few},
 	{"value_norm", "weights and norms of values", 80, 16, 4, 8, "bf16", "value_norm", nil, few},
 	{"keydiff", "no queries", 112, 16, 4, 8, "fp16", "keydiff", nil, nil},
+	{"fp8", "elements of 8 bits", 128, 16, 4, 8, specs.FP8, "dropkv", nil, append([]string{"values not finite", "contiguous"}, few...)},
+	{"fp8 d80 fast, capped", "a tail of 16 dims, a in bf16", 80, 4, 3, 5, specs.FP8, "dropkv", func(s *specs.Spec) { fast(s); softcap(s) }, few[:3]},
+	{"fp8 value_norm", "norms in units of the scale", 64, 16, 7, 8, specs.FP8, "value_norm", nil, few[:2]},
+	{"fp8 keydiff", "directions need no scale", 96, 16, 4, 8, specs.FP8, "keydiff", nil, few[:2]},
 }
 
 // onePerForm are the first candidates of both forms.
@@ -166,6 +170,7 @@ func TestDropAllotOnSimulator(t *testing.T) { onDropShapes(t, plan.DropAllot, va
 func TestDropCompactOnSimulator(t *testing.T) {
 	onDropShapes(t, plan.DropCompact, []dropShape{dropShapes[0],
 		{"d80 p4", "ten pieces a row", 80, 4, 1, 8, "fp16", "dropkv", nil, nil},
+		{"fp8", "five pieces a row, strides of 16 elements", 80, 16, 1, 8, specs.FP8, "dropkv", nil, []string{"mixed lengths", "contiguous", "shared prefix"}},
 		{"d256 p128", "the widest head, the longest page", 256, 128, 1, 8, "bf16", "dropkv", nil, []string{"mixed lengths", "contiguous", "shared prefix"}}})
 }
 
@@ -213,6 +218,7 @@ func TestDropChainOnSimulator(t *testing.T) {
 		{"value_norm", "norms", 64, 16, 3, 8, "bf16", "value_norm", nil, cases[:2]},
 		{"keydiff", "no queries", 64, 16, 3, 8, "bf16", "keydiff", nil, cases[:2]},
 		{"streaming", "no scores", 64, 16, 3, 8, "bf16", "streaming", nil, cases[:2]},
+		{"fp8", "elements of 8 bits", 64, 16, 3, 8, specs.FP8, "dropkv", nil, cases[:2]},
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			s := specs.New("test", 2*d.group, 2, d.dim) // a plan of every family needs all of a spec

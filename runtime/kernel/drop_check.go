@@ -17,7 +17,8 @@ func (c *checker) dropCache(m *Model, k *KVCache, values bool) {
 	c.count("cache.max_pages", k.MaxPages)
 	c.ptr("cache.k", k.K, vectorBytes)
 	c.ptr("cache.seq_lens", k.SeqLens, 4)
-	d, unit, heads := int64(m.HeadDim), int64(vectorBytes/elementBytes), int(k.KVHeads)
+	d, unit, heads := int64(m.HeadDim), m.cacheUnit(), int(k.KVHeads)
+	c.scale("cache.k_scale", m, k.KScale)
 	c.stride("cache.k_block_stride", k.KBlockStride, d, unit, int(k.Batch))
 	c.stride("cache.k_token_stride", k.KTokenStride, d, unit, 2)
 	c.stride("cache.k_head_stride", k.KHeadStride, d, unit, heads)
@@ -25,6 +26,7 @@ func (c *checker) dropCache(m *Model, k *KVCache, values bool) {
 		return
 	}
 	c.ptr("cache.v", k.V, vectorBytes)
+	c.scale("cache.v_scale", m, k.VScale)
 	c.stride("cache.v_block_stride", k.VBlockStride, d, unit, int(k.Batch))
 	c.stride("cache.v_token_stride", k.VTokenStride, d, unit, 2)
 	c.stride("cache.v_head_stride", k.VHeadStride, d, unit, heads)
@@ -233,6 +235,8 @@ func (s *Set) CheckDropCompact(a *DropCompactArgs) error {
 	switch {
 	case a.Target.Batch != a.Source.Batch || a.Target.KVHeads != a.Source.KVHeads:
 		c.fail("target", "has batch %d and %d KV heads, the source %d and %d", a.Target.Batch, a.Target.KVHeads, a.Source.Batch, a.Source.KVHeads)
+	case m.DType == fp8 && (a.Target.KScale != a.Source.KScale || a.Target.VScale != a.Source.VScale):
+		c.fail("target.k_scale", "is %g beside v_scale %g, the source has %g and %g: codes are copied as they are", a.Target.KScale, a.Target.VScale, a.Source.KScale, a.Source.VScale)
 	case a.InPlace != 0 && !same:
 		c.fail("in_place", "is set, but target and source differ in a pointer or stride")
 	case a.InPlace == 0 && (a.Source.K == a.Target.K || a.Source.V == a.Target.V):

@@ -99,6 +99,36 @@ func TestCheckDrop(t *testing.T) {
 	}
 }
 
+// TestDropChecks8Bits: rows of 8 bits are aligned in elements of 1 byte, and their scales are numbers that both caches share.
+func TestDropChecks8Bits(t *testing.T) {
+	s := dropSet()
+	s.bundle.Model.DType = fp8
+	compact := func(change func(*DropCompactArgs)) error {
+		a := dropCompactArgs()
+		for _, c := range []*KVCache{&a.Source, &a.Target} {
+			c.KScale, c.VScale = 0.5, 0.25
+		}
+		change(a)
+		return s.CheckDropCompact(a)
+	}
+	if err := compact(func(*DropCompactArgs) {}); err != nil {
+		t.Error(err)
+	}
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"no scale", compact(func(a *DropCompactArgs) { a.Source.KScale = 0 }), "cache.k_scale is 0"},
+		{"another scale", compact(func(a *DropCompactArgs) { a.Target.VScale = 1 }), "target.k_scale is 0.5 beside v_scale 1"},
+		{"rows of 8 bytes", compact(func(a *DropCompactArgs) { a.Source.BlockTable, a.Source.KTokenStride = 0, 136 }), "cache.k_token_stride is 136, it must be a multiple of 16"},
+	} {
+		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want one with %q", tc.name, tc.err, tc.want)
+		}
+	}
+}
+
 // TestStreamingNeedsNoValues: the streaming rule has no scores to give.
 func TestStreamingNeedsNoValues(t *testing.T) {
 	s := dropSet()

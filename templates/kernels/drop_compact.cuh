@@ -14,8 +14,8 @@ namespace kvloom {
 template <int HEAD_DIM, int PAGE, typename T, int kThreads, int kEach, bool kDependent>
 __device__ __forceinline__ void drop_compact(const DropCompactArgs& args) {
   using namespace drop;
-  static_assert(sizeof(T) == 2 && HEAD_DIM % 8 == 0, "rows are whole 16-byte pieces");
-  constexpr int kPieces = HEAD_DIM / 8, kChunk = kThreads * kEach;
+  static_assert(HEAD_DIM * sizeof(T) % 16 == 0, "rows are whole 16-byte pieces");
+  constexpr int kPieces = HEAD_DIM * sizeof(T) / 16, kChunk = kThreads * kEach;
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int kv_head = blockIdx.y, kv_heads = gridDim.y, request = blockIdx.z;
   const int64_t head = static_cast<int64_t>(request) * kv_heads + kv_head;

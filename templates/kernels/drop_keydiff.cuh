@@ -32,6 +32,7 @@ template <int HEAD_DIM, int PAGE, typename T, int kWarps, bool kDependent>
 __device__ __forceinline__ void drop_keydiff_anchor(const DropObserveArgs& args) {
   using namespace drop;
   using R = TileRows<HEAD_DIM>;
+  using C = typename Compute<T>::type;
   constexpr int kThreads = 32 * kWarps;
   constexpr int kPart = (HEAD_DIM + 1 + 63) / 64 * 64;
   __shared__ float sums[kWarps][HEAD_DIM];
@@ -41,6 +42,7 @@ __device__ __forceinline__ void drop_keydiff_anchor(const DropObserveArgs& args)
   const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Tokens<PAGE> tokens(args.cache, request, length_of<PAGE>(args.cache, request));
   const HeadRows<T> k = keys_of<T>(args.cache, kv_head);
+  const float k_scale = cache_scale<T>(args.cache.k_scale);  // directions do not depend on it
   const Share share = share_of<kWarps>(tokens.length);
   if (static_cast<int>(blockIdx.x) >= share.blocks) return;
 
@@ -51,11 +53,11 @@ __device__ __forceinline__ void drop_keydiff_anchor(const DropObserveArgs& args)
     R key;
     key.load(k.row(at[0]), at[0].live, k.row(at[1]), at[1].live);
     float norm[2];
-    key.template fold<T>(norm, [](float x) { return x * x; });
+    key.template fold<C>(norm, [](float x) { return x * x; });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float unit = norm[r] < kSmallestNorm ? 0.0f : 1.0f / sqrtf(norm[r]);
-      key.template each<T>(r, [&](int e, float x) { sum[e] = fmaf(x, unit, sum[e]); });
+      const float unit = norm[r] * k_scale * k_scale < kSmallestNorm ? 0.0f : 1.0f / sqrtf(norm[r]);
+      key.template each<C>(r, [&](int e, float x) { sum[e] = fmaf(x, unit, sum[e]); });
       if (lane % 4 == 0) count += at[r].live;
     }
   }
@@ -101,11 +103,13 @@ template <int HEAD_DIM, int PAGE, typename T, int kWarps, bool kDependent>
 __device__ __forceinline__ void drop_keydiff_score(const DropScoreArgs& args) {
   using namespace drop;
   using R = TileRows<HEAD_DIM>;
+  using C = typename Compute<T>::type;
   __shared__ float anchor[HEAD_DIM];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Tokens<PAGE> tokens(args.cache, request, length_of<PAGE>(args.cache, request));
   const HeadRows<T> k = keys_of<T>(args.cache, kv_head);
+  const float k_scale = cache_scale<T>(args.cache.k_scale);  // directions do not depend on it
   const Share share = share_of<kWarps>(tokens.length);
   if (share.begin >= share.end) return;
   const float* const a = static_cast<const float*>(args.a) + request * args.a_batch_stride + kv_head * args.a_head_stride;
@@ -120,13 +124,13 @@ __device__ __forceinline__ void drop_keydiff_score(const DropScoreArgs& args) {
     R key;
     key.load(k.row(at[0]), at[0].live, k.row(at[1]), at[1].live);
     float norm[2];
-    key.template fold<T>(norm, [](float x) { return x * x; });
+    key.template fold<C>(norm, [](float x) { return x * x; });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float dot = 0.0f;
-      key.template each<T>(r, [&](int e, float x) { dot = fmaf(x, anchor[R::dim_of(e)], dot); });
+      key.template each<C>(r, [&](int e, float x) { dot = fmaf(x, anchor[R::dim_of(e)], dot); });
       dot = quad_sum(dot);
-      const bool none = norm[r] < kSmallestNorm || a_norm < kSmallestNorm;
+      const bool none = norm[r] * k_scale * k_scale < kSmallestNorm || a_norm < kSmallestNorm;
       const float score = none ? 0.0f : -dot / (sqrtf(norm[r]) * sqrtf(a_norm));
       if (lane % 4 == 0 && token + 8 * r < tokens.length) out[token + 8 * r] = at[r].live ? score : __int_as_float(0x7fffffff);
     }

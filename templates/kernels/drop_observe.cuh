@@ -134,13 +134,21 @@ struct RowState {
   }
 };
 
-// Starts the copies of one tile into a stage; tokens that do not exist become zeros.
+// Starts the copies of one tile into a stage; tokens that do not exist become zeros. 8-bit elements are widened on the way, which takes
+// loads and stores: they are there after the barrier that makes copies seen.
 template <class S, int HEAD_DIM, int PAGE, typename T>
 __device__ __forceinline__ void copy_tile(const Tokens<PAGE>& tokens, const HeadRows<T>& k, const HeadRows<T>& v, int first, uint32_t stage) {
   constexpr int kPieces = HEAD_DIM / 8;
   for (int i = threadIdx.x; i < S::kTokens * kPieces; i += S::kThreads) {
     const int row = i / kPieces, piece = i % kPieces;
     const Place at = tokens.place(first + row);
+    if constexpr (sizeof(T) == 1) {
+      uint8_t* const to = static_cast<uint8_t*>(__cvta_shared_to_generic(stage));
+      const uint4 none = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(to + row * S::kKeyBytes + piece * 16) = at.live ? load_eight(k.row(at) + piece * 8) : none;
+      *reinterpret_cast<uint4*>(to + S::kTokens * S::kKeyBytes + row * S::kValueBytes + piece * 16) = at.live ? load_eight(v.row(at) + piece * 8) : none;
+      continue;
+    }
     ptx::copy16_or_zero(stage + row * S::kKeyBytes + piece * 16, k.row(at) + piece * 8, at.live);
     ptx::copy16_or_zero(stage + S::kTokens * S::kKeyBytes + row * S::kValueBytes + piece * 16, v.row(at) + piece * 8, at.live);
   }
@@ -158,7 +166,7 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM >= 64 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert(WINDOW >= 1 && WINDOW <= 64 && GROUP >= 1 && GROUP <= 64, "windows and groups are 1 to 64");
   static_assert(kSlice == 16 || kSlice == 32, "a lane of a warp knows of each token of its slice whether it exists");
-  static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
+  using C = typename Compute<T>::type;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int is_last;
   if constexpr (kDependent) ptx::wait_for_dependencies();
@@ -177,19 +185,19 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   int limit[2];  // last token that the lane's rows see; -1: no such row
   TileRows<HEAD_DIM> q;
   {
-    const T* rows[2];
+    const C* rows[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first_row + row_warp * 16 + lane / 4 + 8 * r;
       limit[r] = row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1;
-      rows[r] = static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
+      rows[r] = static_cast<const C*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
                 row % WINDOW * args.q_row_stride;
     }
     q.load(rows[0], limit[0] >= 0, rows[1], limit[1] >= 0);
   }
-  RowState<HEAD_DIM, T> state;
+  RowState<HEAD_DIM, C> state;
   state.begin();
-  const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
+  const float scale = cache_scale<T>(args.cache.k_scale) * (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E);
   const float cap = args.logit_softcap * kLog2E;
   const uint32_t stages = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 #pragma unroll
@@ -219,7 +227,7 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
     for (int n = 0; n < kSlice / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0.0f;
-      q.template multiply<T>(s[n], keys + (8 * n + lane / 4) * S::kKeyBytes);
+      q.template multiply<C>(s[n], keys + (8 * n + lane / 4) * S::kKeyBytes);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = 8 * n + lane % 4 * 2 + i % 2;
@@ -263,7 +271,7 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
   const auto finish = [&](int row, int dim, float2 o, float peak, float sum) {  // row of the block
     const int of = first_row + row;
     if (of >= S::kRows) return;
-    const float unit = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float unit = sum == 0.0f ? 0.0f : cache_scale<T>(args.cache.v_scale) / sum;
     const int64_t at = (static_cast<int64_t>(request) * kv_heads + kv_head) * S::kRows + of;
     O* const out = static_cast<O*>(args.out) + at * HEAD_DIM + dim;
     out[0] = from_float<O>(o.x * unit);
@@ -313,7 +321,7 @@ __device__ __forceinline__ void drop_observe(const DropObserveArgs& args) {
 #pragma unroll 8
     for (int i = 0; i < parts_used; ++i) {
       const float2 theirs = stats(i);
-      const float w = RowState<HEAD_DIM, T>::weight(theirs.x, peak);
+      const float w = RowState<HEAD_DIM, C>::weight(theirs.x, peak);
       const float2 x = __ldcg(reinterpret_cast<const float2*>(parts + static_cast<int64_t>(i) * S::kPartFloats + row * HEAD_DIM + dim));
       sum = fmaf(w, theirs.y, sum);
       o.x = fmaf(w, x.x, o.x);

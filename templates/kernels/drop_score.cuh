@@ -38,17 +38,20 @@ template <Rule RULE, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, 
           int kSplits>
 struct Scorer {
   using S = ScoreShape<RULE, HEAD_DIM, WINDOW, GROUP, kWarps, kRowTiles, kSplits>;
+  using C = typename Compute<T>::type;
   const DropScoreArgs& args;
   uint8_t* shared;
   RowStats* stats;        // [kRowTiles * 8]
   Tokens<PAGE> tokens;
   HeadRows<T> k, v;
   int request, kv_head;
+  float k_scale, v_scale;  // of an 8-bit cache, else 1
 
   __device__ __forceinline__ Scorer(const DropScoreArgs& args, uint8_t* shared, int request, int kv_head)
       : args(args), shared(shared), stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)),
         tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
-        v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head) {}
+        v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), k_scale(cache_scale<T>(args.cache.k_scale)),
+        v_scale(cache_scale<T>(args.cache.v_scale)) {}
 
   __device__ __forceinline__ const A* output_row(int row) const {
     return static_cast<const A*>(args.a) + request * args.a_batch_stride + (kv_head * GROUP + row / WINDOW) * args.a_head_stride +
@@ -65,7 +68,7 @@ struct Scorer {
       RowStats s{0.0f, 0.0f, -2.0f, limit};
       const int64_t head = kv_head * GROUP + row / WINDOW;
       if (limit >= 0) {
-        const T* q = static_cast<const T*>(args.q) + request * args.q_batch_stride + head * args.q_head_stride + row % WINDOW * args.q_row_stride;
+        const C* q = static_cast<const C*>(args.q) + request * args.q_batch_stride + head * args.q_head_stride + row % WINDOW * args.q_row_stride;
         if (lane < HEAD_DIM / 8) reinterpret_cast<uint4*>(q_row)[lane] = __ldg(reinterpret_cast<const uint4*>(q) + lane);
         s.lse = args.lse[request * args.lse_batch_stride + head * args.lse_head_stride + row % WINDOW];
       } else if (lane < HEAD_DIM / 8) {
@@ -93,7 +96,7 @@ struct Scorer {
     for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
     s.norm = warp_sum(norm);
     const PowerOfTwo p(largest);
-    s.unscale = -2.0f * p.value;
+    s.unscale = -2.0f * v_scale * p.value;
     const float scale = p.inverse;
 #pragma unroll
     for (int i = 0; i < (HEAD_DIM + 31) / 32; ++i) {
@@ -102,8 +105,8 @@ struct Scorer {
       if (d < HEAD_DIM) {
 #pragma unroll
         for (int part = 0; part < kSplits; ++part) {
-          const T high = from_float<T>(rest);
-          reinterpret_cast<T*>(to + part * S::kPartBytes)[d] = high;
+          const C high = from_float<C>(rest);
+          reinterpret_cast<C*>(to + part * S::kPartBytes)[d] = high;
           rest -= to_float(high);
         }
       }
@@ -111,24 +114,24 @@ struct Scorer {
   }
 
   __device__ __forceinline__ float direct_distance(int row, int token) const {
-    return squared_distance<HEAD_DIM>(output_row(row), v.row(tokens.place(token)));
+    return squared_distance<HEAD_DIM>(output_row(row), v.row(tokens.place(token)), v_scale);
   }
 
   // Adds the terms of the staged rows to the scores of tokens `tile` * 16 + l/4 and that + 8.
   __device__ __forceinline__ void add(const TileRows<HEAD_DIM>& key, const TileRows<HEAD_DIM>& value, const float (&v_norm)[2], int first,
                                       int token, float (&sum)[2]) const {
     const int lane = threadIdx.x % 32;
-    const float scale = SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale;
+    const float scale = k_scale * (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale);
 #pragma unroll 2
     for (int n = 0; n < kRowTiles; ++n) {
       if (8 * (first + n) >= S::kRows) break;
       const uint8_t* const rows = shared + (8 * n + lane / 4) * S::kRowBytes;
       float s[4] = {};
-      key.template multiply<T>(s, rows);
+      key.template multiply<C>(s, rows);
       float d[4] = {};
       if constexpr (RULE == Rule::kDropKV) {
 #pragma unroll
-        for (int part = 0; part < kSplits; ++part) value.template multiply<T>(d, rows + (1 + part) * S::kPartBytes);
+        for (int part = 0; part < kSplits; ++part) value.template multiply<C>(d, rows + (1 + part) * S::kPartBytes);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -186,8 +189,8 @@ struct Scorer {
     key.load(k.row(at[0]), at[0].live, k.row(at[1]), at[1].live);
     if constexpr (RULE != Rule::kSnapKV) {
       value.load(v.row(at[0]), at[0].live, v.row(at[1]), at[1].live);
-      if constexpr (RULE == Rule::kDropKV) value.template fold<T>(v_norm, [](float x) { return x * x; });
-      if constexpr (RULE == Rule::kValueNorm) value.template fold<T>(v_norm, [](float x) { return fabsf(x); });
+      if constexpr (RULE == Rule::kDropKV) value.template fold<C>(v_norm, [this](float x) { return v_scale * x * (v_scale * x); });
+      if constexpr (RULE == Rule::kValueNorm) value.template fold<C>(v_norm, [this](float x) { return fabsf(v_scale * x); });
     }
     add(key, value, v_norm, first, token, sum);
   }
@@ -204,7 +207,6 @@ __device__ __forceinline__ void drop_score(const DropScoreArgs& args) {
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM >= 64 && HEAD_DIM <= 256, "head dims are whole k steps");
   static_assert(WINDOW >= 1 && WINDOW <= 64, "a window is 1 to 64 queries");
   static_assert(GROUP >= 1 && GROUP <= 64, "a group is 1 to 64 query heads");
-  static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int kv_head = blockIdx.y, request = blockIdx.z, warp = threadIdx.x / 32;

@@ -28,9 +28,9 @@ struct TileRows {
       const bool live = r ? live1 : live0;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
-        chunk[r][c] = live ? __ldg(reinterpret_cast<const uint4*>(row + c * 32) + quarter) : make_uint4(0, 0, 0, 0);
+        chunk[r][c] = live ? load_eight(row + c * 32 + quarter * 8) : make_uint4(0, 0, 0, 0);
       if constexpr (kTail)
-        tail[r] = live ? __ldg(reinterpret_cast<const uint2*>(row + kChunks * 32) + quarter) : make_uint2(0, 0);
+        tail[r] = live ? load_four(row + kChunks * 32 + quarter * 4) : make_uint2(0, 0);
     }
   }
 

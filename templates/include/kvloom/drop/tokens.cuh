@@ -3,6 +3,7 @@
 
 #include "kvloom/abi_drop.cuh"
 #include "kvloom/pack.cuh"
+#include "kvloom/quant/e4m3.cuh"
 
 namespace kvloom::drop {
 
@@ -63,6 +64,7 @@ __device__ __forceinline__ HeadRows<T> values_of(const KvCache& c, int head) {
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(fp16 x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(fp8_e4m3 x) { return unpack2<fp16>(e4m3x2_to_f16x2(x.bits)).x; }  // without the cache's scale
 
 template <typename T>
 __device__ __forceinline__ T from_float(float x);
@@ -86,7 +88,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// a b and ||a - b||^2 of two rows, by the whole warp.
+// a b, and ||a - unit b||^2, of two rows, by the whole warp.
 template <int HEAD_DIM, typename A, typename B>
 __device__ __forceinline__ float dot_product(const A* a, const B* b) {
   float sum = 0.0f;
@@ -94,10 +96,10 @@ __device__ __forceinline__ float dot_product(const A* a, const B* b) {
   return warp_sum(sum);
 }
 template <int HEAD_DIM, typename A, typename B>
-__device__ __forceinline__ float squared_distance(const A* a, const B* b) {
+__device__ __forceinline__ float squared_distance(const A* a, const B* b, float unit = 1.0f) {
   float sum = 0.0f;
   for (int d = threadIdx.x % 32; d < HEAD_DIM; d += 32) {
-    const float difference = to_float(a[d]) - to_float(b[d]);
+    const float difference = to_float(a[d]) - unit * to_float(b[d]);
     sum = fmaf(difference, difference, sum);
   }
   return warp_sum(sum);

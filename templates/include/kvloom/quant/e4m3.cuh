@@ -52,6 +52,17 @@ __device__ __forceinline__ uint4 load_eight<fp8_e4m3>(const fp8_e4m3* from) {
   return make_uint4(e4m3x2_to_bf16x2(w.x), e4m3x2_to_bf16x2(w.x >> 16), e4m3x2_to_bf16x2(w.y), e4m3x2_to_bf16x2(w.y >> 16));
 }
 
+// Four elements, 8 bytes.
+template <typename T>
+__device__ __forceinline__ uint2 load_four(const T* from) {
+  return __ldg(reinterpret_cast<const uint2*>(from));
+}
+template <>
+__device__ __forceinline__ uint2 load_four<fp8_e4m3>(const fp8_e4m3* from) {
+  const uint32_t w = __ldg(reinterpret_cast<const uint32_t*>(from));
+  return make_uint2(e4m3x2_to_bf16x2(w), e4m3x2_to_bf16x2(w >> 16));
+}
+
 // What turns sums over a cache's elements into sums over keys (k_scale) or values (v_scale): 1 for 16-bit caches, whatever the argument.
 template <typename T>
 __device__ __forceinline__ float cache_scale(float) {
