@@ -131,6 +131,318 @@ __device__ __forceinline__ bool unite_with_rows(Gathered<HEADS, kNumWarps, kClus
   return tells;
 }
 
+// A cluster's list from its candidates to the output. kMost, kAhead: see above.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster, int kMost, bool kAhead>
+struct Both {
+  using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
+  using Step = ExactStep<S>;
+  using Query = RowQuery<HEAD_DIM, S::kTiles>;
+  static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
+  static constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
+  static constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
+  static constexpr bool kShare = reduce::is_share(COMBINE);
+  static constexpr bool kMassed = COMBINE == Combine::kShareAverage;  // a row's mass tells what lies outside the candidates
+  static constexpr int kHeadQuads = HEAD_DIM / 4, kAllQuads = HEADS * kHeadQuads;
+  using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kEach * kSteps + 1) / 2, S::kTiles, 2>;
+  using Received = attend::Parts<HEAD_DIM, HEADS, kCluster>;
+  static_assert(PAGE >= 16, "a step is tokens of one page");
+  static_assert(S::kPasses == 1, "a warp keeps the logits of all heads");
+  static_assert(kEach <= 8 && (kEach & (kEach - 1)) == 0, "a lane of a warp knows each of its candidates; whole stores");
+  static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
+
+  struct Memory {
+    Gathered<HEADS, kNumWarps, kCluster, kHeld> gathered;
+    Received received;
+    float2 stats[kNumWarps][HEADS];   // peak and sum of each warp
+    RowMass rows[kMassed ? HEADS * kParts : 1];
+    uint32_t marks[kWindow / 32];
+    uint32_t words[kWorkers];         // a bit for each candidate of a worker that is chosen
+    alignas(8) uint64_t landed, merged;
+  };
+
+  Memory& memory;
+  const PageRerankAttendArgs& given;
+  const PageRerankArgs& args;
+  const int rank, lane, warp;
+  const bool summed;
+
+  __device__ __forceinline__ Both(Memory& memory, const PageRerankAttendArgs& given, int rank)
+      : memory(memory), given(given), args(given.rerank), rank(rank), lane(threadIdx.x % 32), warp(threadIdx.x / 32),
+        summed(kMassed && given.rerank.masses != nullptr && given.rerank.cache.batch == 1) {}
+
+  // Part of the output that this block finishes.
+  __device__ __forceinline__ int own_begin() const { return min(rank * Received::kQuads, kAllQuads); }
+  __device__ __forceinline__ int own_end() const { return min(own_begin() + Received::kQuads, kAllQuads); }
+
+  // Neighbouring candidates, which are often chosen together, lie with different blocks. Lane i knows a warp's i-th.
+  __device__ __forceinline__ int first() const { return (warp * kCluster + rank) * kEach; }
+
+  // Before the blocks of the cluster meet.
+  __device__ __forceinline__ void arm() const {
+    if (threadIdx.x == 0) {
+      mbarrier_init(&memory.landed, 1);
+      mbarrier_init(&memory.merged, 1);
+      mbarrier_init_fence();
+      mbarrier_expect(&memory.landed, HEADS * kHeld * 4 + (kShare && !summed ? kCluster * HEADS * kParts * 8 : 0));
+      mbarrier_expect(&memory.merged, kCluster * (16 * (own_end() - own_begin()) + 8 * HEADS) + (rank == 0 ? 4 * kWorkers : 0));
+    }
+    if (kShare)
+      for (int i = threadIdx.x; i < kWindow / 32; i += kThreads) memory.marks[i] = 0;
+  }
+
+  // What l says of the request and the list, and what the step's functions take.
+  __device__ __forceinline__ void describe(List& l, int request, int list, int length, PageScoreArgs& score) const {
+    l.request = request, l.list = list, l.kv_head = list * HEADS / GROUP;
+    l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.cache.max_pages);
+    l.scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
+    l.head_stride = args.score_head_stride;
+    score.cache = args.cache;
+    score.q = args.q;
+    score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
+    score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
+  }
+
+  // All of it. `page` is this lane's candidate, whatever it is past the list's count. kMet: the blocks of the cluster have met.
+  template <bool kMet>
+  __device__ __forceinline__ void run(uint8_t* rings, const List& l, int lists, int length, const PageScoreArgs& score, const Query& query, int page) const {
+    const KvCache& cache = args.cache;
+    const int tid = threadIdx.x, worker = warp * kCluster + rank, first = worker * kEach;
+    auto& sm = memory.gathered;
+    auto& marks = memory.marks;
+    const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
+    const int own = max(min(l.count - first, kEach), 0);
+    int block = -1, tokens = 0;
+    if (lane < own && page >= 0 && page < l.pages) block = __ldg(cache.block_table + l.request * cache.table_stride + page);
+    if (block >= 0) tokens = min(length - page * PAGE, PAGE);
+    Step step[2];
+    step[0].load(score, block, l.kv_head, 0);
+    if (kEach * kSteps > 1 && own * kSteps > 1) step[1].load(score, block, l.kv_head, 1);
+    const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
+    const T* const values = static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride;
+    const auto copy_page = [&](int i) {
+      const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
+      const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
+#pragma unroll
+      for (int s = 0; s < kSteps; s++)
+        copy_values<HEAD_DIM, A::kRowBytes>(ring + (i * kSteps + s) * A::kTensorBytes,
+                                            values + id * cache.v_block_stride + s * 16 * cache.v_token_stride, cache.v_token_stride, live - 16 * s);
+    };
+    if constexpr (kAhead) {
+#pragma unroll
+      for (int i = 0; i < kEach; i++)
+        if (i < own) copy_page(i);
+      ptx::commit_copies();
+    }
+    int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
+    const int chosen = min(args.slots, l.count);
+    if (rank == 0) {
+      if (tid == 0) args.counts[index] = chosen;
+      for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
+    }
+    const bool chooses = l.count > args.slots;  // else every candidate is attended
+    Mass others[kOfWarp];
+    const auto measure = [&](int begin, int end) {
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
+#pragma unroll 1
+      for (int window = begin; window < end; window += kWindow) {
+        const int upto = min(window + kWindow, end);
+        if (window > begin) {  // rows of more than kWindow pages a block
+          __syncthreads();
+          for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
+        }
+        __syncthreads();
+        for (int i = tid; i < l.count; i += kThreads) {
+          const int at = l.candidates[i] - window;
+          if (at >= 0 && at < upto - window) atomicOr(&marks[at / 32], 1u << at % 32);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kOfWarp; i++) {
+          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+          if (h < HEADS) add_mass(others[i], measure_row(l.scores + h * l.head_stride, window + 32 * of, upto, 32 * kParts, window, marks));
+        }
+      }
+    };
+    if (kMassed && summed) {
+      if (chooses) {
+#pragma unroll
+        for (int i = 0; i < kOfWarp; i++) {
+          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+          if (h >= HEADS) break;
+          const RowMass m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts, l,
+                                     l.scores + h * l.head_stride, of, kParts);
+          if (lane == 0) memory.rows[h * kParts + of] = m;
+        }
+      }
+    } else if (kShare && chooses) {
+      const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages);
+      measure(begin, min(begin + part, l.pages));
+    }
+
+    float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
+#pragma unroll
+    for (int n = 0; n < kEach * kSteps; n++) {
+      const int i = n / kSteps, s = n % kSteps;
+      const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
+      if (i < own) {
+        step_logits<S>(score, step[n % 2], query, x[i][s]);
+        if (n + 2 < own * kSteps) step[n % 2].load(score, block, l.kv_head, n + 2);
+      }
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+          for (int h = 0; h < 2; h++)
+            if (i >= own || g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+    }
+    if constexpr (!kMet) ptx::cluster_wait<kCluster>();
+
+    uint32_t taken = (1u << own) - 1;
+    if (chooses) {
+      const uint32_t landed_at = ptx::shared_address(&memory.landed);
+      if (kShare && !summed) {
+#pragma unroll
+        for (int i = 0; i < kOfWarp; i++) {
+          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+          if (h < HEADS && lane < kCluster) send<2>(&sm.others[rank][h * kParts + of].x, {others[i].peak, others[i].sum}, landed_at, lane);
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float exact[kEach];
+#pragma unroll
+          for (int i = 0; i < kEach; i++) exact[i] = page_lse<kSteps, S::kTiles>(x[i], tile, h);
+          const int head = tile * 8 + lane % 4 * 2 + h;
+          if (head < HEADS)
+#pragma unroll
+            for (int to = 0; to < kCluster; to += 8)
+              if (to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, landed_at, to + lane / 4);
+        }
+      const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
+      const int low = lower_bound(l.candidates, l.count, sinks), high = lower_bound(l.candidates, l.count, recent);  // those that compete
+      const int need = args.slots - (l.count - (high - low));
+      ptx::wait_cluster_barrier(landed_at, 0);
+      if (kMassed && summed) {
+        __syncthreads();  // the rows' masses are whole
+        if (__syncthreads_or(!unite_with_rows(sm, memory.rows, l.count))) {  // rare: every block sums the whole row
+          measure(0, l.pages);
+          for (int i = tid; i < kCluster * HEADS * kParts; i += kThreads) sm.others[i / (HEADS * kParts)][i % (HEADS * kParts)] = make_float2(-reduce::kInfinity, 0.0f);
+          __syncthreads();
+#pragma unroll
+          for (int i = 0; i < kOfWarp; i++) {
+            const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
+            if (h < HEADS && lane == 0) sm.others[0][h * kParts + of] = make_float2(others[i].peak, others[i].sum);
+          }
+          __syncthreads();
+          unite<HEADS, COMBINE>(sm, l.count);
+        }
+      } else {
+        unite<HEADS, COMBINE>(sm, l.count);
+      }
+      __syncthreads();
+      float top = 0.0f;
+      if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
+      const select::Row<HEADS> row{&sm.exact[0][0], kHeld, nullptr, 0};
+      for (int i = tid; i < kHeld; i += kThreads) sm.keys[i] = i < l.count ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) : 0u;
+      __syncthreads();
+      taken = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; i++) {
+        const int n = first + i;
+        if (i < own && (n < low || n >= high || rank_above<kHeld>(sm.keys, n, low, high) < need)) taken |= 1u << i;
+      }
+    }
+    if constexpr (!kAhead) {
+#pragma unroll
+      for (int i = 0; i < kEach; i++)
+        if (taken >> i & 1) copy_page(i);
+      ptx::commit_copies();
+    }
+    const uint32_t merged_at = ptx::shared_address(&memory.merged);
+    if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&memory.words[worker]), 0), taken, ptx::map_to_rank(merged_at, 0));
+    attend::State<HEAD_DIM, S::kTiles, T> state;
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++) {
+#pragma unroll
+      for (int j = 0; j < 2; j++) state.peak[tile][j] = minus_infinity(), state.sum[tile][j] = 0.0f;
+#pragma unroll
+      for (int d = 0; d < HEAD_DIM / 16; d++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) state.o[d][tile][j] = 0.0f;
+    }
+    ptx::wait_copies<0>();
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kEach; i++) {
+      if (!(taken >> i & 1)) continue;
+#pragma unroll
+      for (int s = 0; s < kSteps; s++) {
+        float logits[S::kTiles][4];
+#pragma unroll
+        for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+          for (int j = 0; j < 4; j++) logits[tile][j] = x[i][s][tile][j / 2][j % 2];
+        uint32_t p[S::kTiles][2];
+        state.template weigh<false, T>(logits, 0xffffu, 0.0f, p);
+        attend::Fragments<HEAD_DIM, T>::template each_value<A::kRowBytes>(
+            ring + (i * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+#pragma unroll
+              for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(state.o[d][tile], a0, a1, a2, a3, p[tile][0], p[tile][1], T());
+            });
+      }
+    }
+    __syncwarp();  // the result takes the values' place
+    attend::store_state<A>(state, reinterpret_cast<float*>(rings + warp * A::kRingBytes), memory.stats[warp]);
+    __syncthreads();
+
+    for (int quad = tid; quad < kAllQuads; quad += kThreads) {
+      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+      const attend::MergedQuad m = attend::merge_quad<kNumWarps>(
+          [&](int w) { return memory.stats[w][head]; },
+          [&](int w) { return *reinterpret_cast<const float4*>(rings + w * A::kRingBytes + (head * A::kOutStride + 4 * at) * 4); });
+      const int owner = quad / Received::kQuads;
+      send<4>(&memory.received.out[rank][quad % Received::kQuads].x, {m.o.x, m.o.y, m.o.z, m.o.w}, merged_at, owner);
+      if (at < kCluster) send<2>(&memory.received.stats[rank][head].x, {m.peak, m.sum}, merged_at, at);
+    }
+    ptx::wait_cluster_barrier(merged_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
+    for (int quad = own_begin() + tid; quad < own_end(); quad += kThreads) {
+      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+      const attend::MergedQuad m = attend::merge_quad<kCluster>([&](int r) { return memory.received.stats[r][head]; },
+                                                                [&](int r) { return memory.received.out[r][quad - own_begin()]; });
+      const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
+      const int64_t q_head = static_cast<int64_t>(l.list) * HEADS + head;
+      T* to = static_cast<T*>(given.out) + l.request * given.out_batch_stride + q_head * given.out_head_stride;
+      *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<T>(m.o.x * unit, m.o.y * unit), pack2<T>(m.o.z * unit, m.o.w * unit));
+      if (at == 0 && given.lse)
+        given.lse[static_cast<int64_t>(l.request) * lists * HEADS + q_head] = m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
+    }
+    if (rank == 0) {
+      int before = 0;
+#pragma unroll 1
+      for (int base = 0; base < l.count; base += kThreads) {
+        const int i = base + tid;
+        const bool mine = i < l.count && (memory.words[i / kEach] >> i % kEach & 1);
+        const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
+        if (lane == 0) sm.counts[warp] = __popc(all);
+        __syncthreads();
+        int position = before + __popc(all & ((1u << lane) - 1));
+        for (int w = 0; w < kNumWarps; w++) {
+          if (w < warp) position += sm.counts[w];
+          before += sm.counts[w];
+        }
+        if (mine && position < args.slots) out[position] = l.candidates[i];
+        __syncthreads();
+      }
+    }
+    __syncthreads();  // nobody looks at the barriers any more
+    if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
+  }
+};
+
 }  // namespace rerank
 
 // Grid: x the cluster, y lists, z requests. HEADS is the number of query heads of one list: the group, or 1 for per_head. Dynamic shared
@@ -139,297 +451,27 @@ template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Comb
           int kMost, bool kAhead>
 __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& given) {
   using namespace rerank;
-  using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
-  using Step = ExactStep<S>;
-  constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
-  constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
-  constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
-  constexpr bool kShare = reduce::is_share(COMBINE);
-  constexpr bool kMassed = COMBINE == Combine::kShareAverage;  // a row's mass tells what lies outside the candidates
-  using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kEach * kSteps + 1) / 2, S::kTiles, 2>;
-  using Received = attend::Parts<HEAD_DIM, HEADS, kCluster>;
-  static_assert(PAGE >= 16, "a step is tokens of one page");
-  static_assert(S::kPasses == 1, "a warp keeps the logits of all heads");
-  static_assert(kEach <= 8 && (kEach & (kEach - 1)) == 0, "a lane of a warp knows each of its candidates; whole stores");
-  static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
+  using B = Both<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, kAhead>;
   extern __shared__ __align__(128) uint8_t rings[];  // [kNumWarps][kRingBytes]
-  __shared__ Gathered<HEADS, kNumWarps, kCluster, kHeld> sm;
-  __shared__ uint32_t marks[kWindow / 32];
-  __shared__ Received received;
-  __shared__ float2 stats[kNumWarps][HEADS];  // peak and sum of each warp
-  __shared__ uint32_t words[kWorkers];        // a bit for each candidate of a worker that is chosen
-  __shared__ RowMass rows[kMassed ? HEADS * kParts : 1];
-  __shared__ __align__(8) uint64_t landed, merged;
+  __shared__ typename B::Memory memory;
   const PageRerankArgs& args = given.rerank;
-  const bool summed = kMassed && args.masses != nullptr && args.cache.batch == 1;
-  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lists = gridDim.y;
-  const int rank = ptx::cluster_rank<kCluster>();
-  constexpr int kHeadQuads = HEAD_DIM / 4, kAllQuads = HEADS * kHeadQuads;
-  const int own_begin = min(rank * Received::kQuads, kAllQuads), own_end = min(own_begin + Received::kQuads, kAllQuads);
-  if (tid == 0) {
-    mbarrier_init(&landed, 1);
-    mbarrier_init(&merged, 1);
-    mbarrier_init_fence();
-    mbarrier_expect(&landed, HEADS * kHeld * 4 + (kShare && !summed ? kCluster * HEADS * kParts * 8 : 0));
-    mbarrier_expect(&merged, kCluster * (16 * (own_end - own_begin) + 8 * HEADS) + (rank == 0 ? 4 * kWorkers : 0));
-  }
+  const B both(memory, given, ptx::cluster_rank<kCluster>());
+  both.arm();
   ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block
   // The length, the table and the query stand since before the layer's first launch.
+  const int length = max(args.cache.seq_lens[blockIdx.z], 0);
   List l;
-  l.request = blockIdx.z, l.list = blockIdx.y, l.kv_head = l.list * HEADS / GROUP;
-  const KvCache& cache = args.cache;
-  const int length = max(cache.seq_lens[l.request], 0);
   PageScoreArgs score;
-  score.cache = cache;
-  score.q = args.q;
-  score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
-  score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
-  RowQuery<HEAD_DIM, S::kTiles> query;
-  load_rows<S>(score, l.request, l.list, 0, query);
-  l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), cache.max_pages);
-  if (kShare)
-    for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
+  both.describe(l, blockIdx.z, blockIdx.y, length, score);
+  typename B::Query query;
+  load_rows<typename B::S>(score, l.request, l.list, 0, query);
   ptx::wait_for_dependencies();
-
-  // Neighbouring candidates, which are often chosen together, lie with different blocks. Lane i knows a warp's i-th.
-  const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
-  const int worker = warp * kCluster + rank, first = worker * kEach;
   l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
   int page = -1;  // asked for before the count is known: past it the list holds anything
-  if (lane < kEach && first + lane < args.candidate_slots) page = l.candidates[first + lane];
-  l.count = min(args.candidate_counts[index], min(args.candidate_slots, kMost));
-  const int own = max(min(l.count - first, kEach), 0);
-  int block = -1, tokens = 0;
-  if (lane < own && page >= 0 && page < l.pages) block = __ldg(cache.block_table + l.request * cache.table_stride + page);
-  if (block >= 0) tokens = min(length - page * PAGE, PAGE);
-  Step step[2];
-  step[0].load(score, block, l.kv_head, 0);
-  if (kEach * kSteps > 1 && own * kSteps > 1) step[1].load(score, block, l.kv_head, 1);
-  const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
-  const T* const values = static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride;
-  const auto copy_page = [&](int i) {
-    const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
-    const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
-#pragma unroll
-    for (int s = 0; s < kSteps; s++)
-      copy_values<HEAD_DIM, A::kRowBytes>(ring + (i * kSteps + s) * A::kTensorBytes,
-                                          values + id * cache.v_block_stride + s * 16 * cache.v_token_stride, cache.v_token_stride, live - 16 * s);
-  };
-  if constexpr (kAhead) {
-#pragma unroll
-    for (int i = 0; i < kEach; i++)
-      if (i < own) copy_page(i);
-    ptx::commit_copies();
-  }
-  l.scores = args.scores + l.request * args.score_batch_stride + static_cast<int64_t>(l.list) * HEADS * args.score_head_stride;
-  l.head_stride = args.score_head_stride;
-  int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
-  const int chosen = min(args.slots, l.count);
-  if (rank == 0) {
-    if (tid == 0) args.counts[index] = chosen;
-    for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
-  }
-  const bool chooses = l.count > args.slots;  // else every candidate is attended
-  Mass others[kOfWarp];
-  const auto measure = [&](int begin, int end) {
-#pragma unroll
-    for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
-#pragma unroll 1
-    for (int window = begin; window < end; window += kWindow) {
-      const int upto = min(window + kWindow, end);
-      if (window > begin) {  // rows of more than kWindow pages a block
-        __syncthreads();
-        for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
-      }
-      __syncthreads();
-      for (int i = tid; i < l.count; i += kThreads) {
-        const int at = l.candidates[i] - window;
-        if (at >= 0 && at < upto - window) atomicOr(&marks[at / 32], 1u << at % 32);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kOfWarp; i++) {
-        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-        if (h < HEADS) add_mass(others[i], measure_row(l.scores + h * l.head_stride, window + 32 * of, upto, 32 * kParts, window, marks));
-      }
-    }
-  };
-  if (kMassed && summed) {
-    if (chooses) {
-#pragma unroll
-      for (int i = 0; i < kOfWarp; i++) {
-        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-        if (h >= HEADS) break;
-        const RowMass m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts, l,
-                                   l.scores + h * l.head_stride, of, kParts);
-        if (lane == 0) rows[h * kParts + of] = m;
-      }
-    }
-  } else if (kShare && chooses) {
-    const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages);
-    measure(begin, min(begin + part, l.pages));
-  }
-
-  float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
-#pragma unroll
-  for (int n = 0; n < kEach * kSteps; n++) {
-    const int i = n / kSteps, s = n % kSteps;
-    const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
-    if (i < own) {
-      step_logits<S>(score, step[n % 2], query, x[i][s]);
-      if (n + 2 < own * kSteps) step[n % 2].load(score, block, l.kv_head, n + 2);
-    }
-#pragma unroll
-    for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-      for (int j = 0; j < 2; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-          if (i >= own || g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
-  }
-  ptx::cluster_wait<kCluster>();
-
-  uint32_t taken = (1u << own) - 1;
-  if (chooses) {
-    const uint32_t landed_at = ptx::shared_address(&landed);
-    if (kShare && !summed) {
-#pragma unroll
-      for (int i = 0; i < kOfWarp; i++) {
-        const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-        if (h < HEADS && lane < kCluster) send<2>(&sm.others[rank][h * kParts + of].x, {others[i].peak, others[i].sum}, landed_at, lane);
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        float exact[kEach];
-#pragma unroll
-        for (int i = 0; i < kEach; i++) exact[i] = page_lse<kSteps, S::kTiles>(x[i], tile, h);
-        const int head = tile * 8 + lane % 4 * 2 + h;
-        if (head < HEADS)
-#pragma unroll
-          for (int to = 0; to < kCluster; to += 8)
-            if (to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, landed_at, to + lane / 4);
-      }
-    const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
-    const int low = lower_bound(l.candidates, l.count, sinks), high = lower_bound(l.candidates, l.count, recent);  // those that compete
-    const int need = args.slots - (l.count - (high - low));
-    ptx::wait_cluster_barrier(landed_at, 0);
-    if (kMassed && summed) {
-      __syncthreads();  // the rows' masses are whole
-      if (__syncthreads_or(!unite_with_rows(sm, rows, l.count))) {  // rare: every block sums the whole row
-        measure(0, l.pages);
-        for (int i = tid; i < kCluster * HEADS * kParts; i += kThreads) sm.others[i / (HEADS * kParts)][i % (HEADS * kParts)] = make_float2(-reduce::kInfinity, 0.0f);
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kOfWarp; i++) {
-          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-          if (h < HEADS && lane == 0) sm.others[0][h * kParts + of] = make_float2(others[i].peak, others[i].sum);
-        }
-        __syncthreads();
-        unite<HEADS, COMBINE>(sm, l.count);
-      }
-    } else {
-      unite<HEADS, COMBINE>(sm, l.count);
-    }
-    __syncthreads();
-    float top = 0.0f;
-    if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
-    const select::Row<HEADS> row{&sm.exact[0][0], kHeld, nullptr, 0};
-    for (int i = tid; i < kHeld; i += kThreads) sm.keys[i] = i < l.count ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) : 0u;
-    __syncthreads();
-    taken = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      const int n = first + i;
-      if (i < own && (n < low || n >= high || rank_above<kHeld>(sm.keys, n, low, high) < need)) taken |= 1u << i;
-    }
-  }
-  if constexpr (!kAhead) {
-#pragma unroll
-    for (int i = 0; i < kEach; i++)
-      if (taken >> i & 1) copy_page(i);
-    ptx::commit_copies();
-  }
-  const uint32_t merged_at = ptx::shared_address(&merged);
-  if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&words[worker]), 0), taken, ptx::map_to_rank(merged_at, 0));
-  attend::State<HEAD_DIM, S::kTiles, T> state;
-#pragma unroll
-  for (int tile = 0; tile < S::kTiles; tile++) {
-#pragma unroll
-    for (int j = 0; j < 2; j++) state.peak[tile][j] = minus_infinity(), state.sum[tile][j] = 0.0f;
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; d++)
-#pragma unroll
-      for (int j = 0; j < 4; j++) state.o[d][tile][j] = 0.0f;
-  }
-  ptx::wait_copies<0>();
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < kEach; i++) {
-    if (!(taken >> i & 1)) continue;
-#pragma unroll
-    for (int s = 0; s < kSteps; s++) {
-      float logits[S::kTiles][4];
-#pragma unroll
-      for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) logits[tile][j] = x[i][s][tile][j / 2][j % 2];
-      uint32_t p[S::kTiles][2];
-      state.template weigh<false, T>(logits, 0xffffu, 0.0f, p);
-      attend::Fragments<HEAD_DIM, T>::template each_value<A::kRowBytes>(
-          ring + (i * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
-#pragma unroll
-            for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(state.o[d][tile], a0, a1, a2, a3, p[tile][0], p[tile][1], T());
-          });
-    }
-  }
-  __syncwarp();  // the result takes the values' place
-  attend::store_state<A>(state, reinterpret_cast<float*>(rings + warp * A::kRingBytes), stats[warp]);
-  __syncthreads();
-
-  for (int quad = tid; quad < kAllQuads; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const attend::MergedQuad m = attend::merge_quad<kNumWarps>(
-        [&](int w) { return stats[w][head]; },
-        [&](int w) { return *reinterpret_cast<const float4*>(rings + w * A::kRingBytes + (head * A::kOutStride + 4 * at) * 4); });
-    const int owner = quad / Received::kQuads;
-    send<4>(&received.out[rank][quad % Received::kQuads].x, {m.o.x, m.o.y, m.o.z, m.o.w}, merged_at, owner);
-    if (at < kCluster) send<2>(&received.stats[rank][head].x, {m.peak, m.sum}, merged_at, at);
-  }
-  ptx::wait_cluster_barrier(merged_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const attend::MergedQuad m = attend::merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
-                                                              [&](int r) { return received.out[r][quad - own_begin]; });
-    const float unit = m.sum == 0.0f ? 0.0f : 1.0f / m.sum;
-    const int64_t q_head = static_cast<int64_t>(l.list) * HEADS + head;
-    T* to = static_cast<T*>(given.out) + l.request * given.out_batch_stride + q_head * given.out_head_stride;
-    *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<T>(m.o.x * unit, m.o.y * unit), pack2<T>(m.o.z * unit, m.o.w * unit));
-    if (at == 0 && given.lse)
-      given.lse[static_cast<int64_t>(l.request) * lists * HEADS + q_head] = m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
-  }
-  if (rank == 0) {
-    int before = 0;
-#pragma unroll 1
-    for (int base = 0; base < l.count; base += kThreads) {
-      const int i = base + tid;
-      const bool mine = i < l.count && (words[i / kEach] >> i % kEach & 1);
-      const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
-      if (lane == 0) sm.counts[warp] = __popc(all);
-      __syncthreads();
-      int position = before + __popc(all & ((1u << lane) - 1));
-      for (int w = 0; w < kNumWarps; w++) {
-        if (w < warp) position += sm.counts[w];
-        before += sm.counts[w];
-      }
-      if (mine && position < args.slots) out[position] = l.candidates[i];
-      __syncthreads();
-    }
-  }
-  __syncthreads();  // nobody looks at the barriers any more
-  if (tid == 0) mbarrier_invalidate(&landed), mbarrier_invalidate(&merged);  // their memory is the next block's
+  const int own = threadIdx.x % 32;
+  if (own < B::kEach && both.first() + own < args.candidate_slots) page = l.candidates[both.first() + own];
+  l.count = min(args.candidate_counts[static_cast<int64_t>(l.request) * gridDim.y + l.list], min(args.candidate_slots, kMost));
+  both.template run<false>(rings, l, gridDim.y, length, score, query, page);
 }
 
 }  // namespace kvloom
