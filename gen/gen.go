@@ -74,6 +74,7 @@ var works = []struct {
 	{string(plan.PageSelect), plan.PageSelect},
 	{string(plan.PageAttend), plan.PageAttend},
 	{"dense", plan.PageAttend},
+	{string(plan.PageSelectAttend), plan.PageSelectAttend},
 	{string(plan.PageRerank), plan.PageRerank},
 	{string(plan.PageRerankAttend), plan.PageRerankAttend},
 	{string(plan.KVQuantize), plan.KVQuantize},

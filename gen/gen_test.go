@@ -206,7 +206,7 @@ func TestGeneratedPackageInUse(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			for _, want := range []string{"page_summary [1 1 1] 168\n", "page_score [1 1 1] 208\n", "page_select [1 1 1] 96\n", "page_attend [1 1 1] 232\n",
+			for _, want := range []string{"page_summary [1 1 1] 208\n", "page_score [1 1 1] 256\n", "page_select [1 1 1] 104\n", "page_attend [1 1 1] 264\n",
 				"other slots: true\n", `other key: the bundle was made for page_score for "d1", not "`} {
 				if !strings.Contains(string(out), want) {
 					t.Errorf("the program printed\n%swithout %q", out, want)

@@ -60,6 +60,30 @@ func (p pkg) rerank() jen.Dict {
 	}
 }
 
+// selection is the fields of a selection's arguments.
+func (p pkg) selection() jen.Dict {
+	return jen.Dict{
+		jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id("pages"),
+		jen.Id("Counts"): jen.Id("counts"), jen.Id("Workspace"): jen.Id("workspace"),
+		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+		jen.Id("PagesBatchStride"): p.lists().Op("*").Id(p.slots()), jen.Id("PagesListStride"): jen.Id(p.slots()),
+		jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
+		jen.Id("Slots"): jen.Id(p.slots()), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+	}
+}
+
+// attention is the fields of an attention's arguments but the workspace.
+func (p pkg) attention() jen.Dict {
+	return jen.Dict{
+		jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
+		jen.Id("Out"): jen.Id("out"), jen.Id("LSE"): jen.Id("lse"),
+		jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
+		jen.Id("OutBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("OutHeadStride"): jen.Id("HeadDim"),
+		jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
+		jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"), jen.Id("Slots"): jen.Id("Slots"),
+	}
+}
+
 // families in the order of a decode step.
 var families = []family{
 	{
@@ -104,14 +128,7 @@ count int32 [batch, list].`,
 		args:   `fills in dense scores [batch, q head, max pages], pages [batch, list, Slots] and counts [batch, list].`,
 		params: []jen.Code{cacheParam(), ptrs("scores", "pages", "counts", "workspace")},
 		fill: func(p pkg) jen.Dict {
-			return jen.Dict{
-				jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id("pages"),
-				jen.Id("Counts"): jen.Id("counts"), jen.Id("Workspace"): jen.Id("workspace"),
-				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
-				jen.Id("PagesBatchStride"): p.lists().Op("*").Id(p.slots()), jen.Id("PagesListStride"): jen.Id(p.slots()),
-				jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
-				jen.Id("Slots"): jen.Id(p.slots()), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
-			}
+			return p.selection()
 		},
 	},
 	{
@@ -149,14 +166,21 @@ looked up as work "dense". Tokens past seq_len are masked; without a token the o
 		args:   `fills in dense q and out [batch, q head, dim] and pages [batch, list, Slots]; pages and counts null: all pages. lse may be null.`,
 		params: []jen.Code{cacheParam(), ptrs("q", "pages", "counts", "out", "lse", "workspace")},
 		fill: func(p pkg) jen.Dict {
-			return jen.Dict{
-				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
-				jen.Id("Out"): jen.Id("out"), jen.Id("LSE"): jen.Id("lse"), jen.Id("Workspace"): jen.Id("workspace"),
-				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
-				jen.Id("OutBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("OutHeadStride"): jen.Id("HeadDim"),
-				jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
-				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"), jen.Id("Slots"): jen.Id("Slots"),
-			}
+			d := p.attention()
+			d[jen.Id("Workspace")] = jen.Id("workspace")
+			return d
+		},
+	},
+	{
+		stem: plan.PageSelectAttend, function: "PageSelectAttend",
+		doc: `does what PageSelect and PageAttend do, in one launch: the blocks that choose the pages of a list attend to them. DecodeLayer uses it
+where all of its blocks run at once.`,
+		args: `fills in dense scores [batch, q head, max pages], q and out [batch, q head, dim], pages [batch, list, Slots] and counts
+[batch, list], which are written too. lse may be null.`,
+		params: []jen.Code{cacheParam(), ptrs("scores", "q", "pages", "counts", "out", "lse", "workspace")},
+		fill: func(p pkg) jen.Dict {
+			return jen.Dict{jen.Id("Select"): jen.Qual(kernelPath, "PageSelectArgs").Values(p.selection()),
+				jen.Id("Attend"): jen.Qual(kernelPath, "PageAttendArgs").Values(p.attention())}
 		},
 	},
 }

@@ -32,7 +32,11 @@ func ways(p *plan.Plan, family string) (list [][]measure.Work) {
 			}
 			return list
 		}
-		return [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}
+		list := [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}
+		if p.Has(plan.PageSelectAttend) {
+			list = append(list, []measure.Work{measure.Work(plan.PageScore), measure.Work(plan.PageSelectAttend)})
+		}
+		return list
 	case DropObserveScore:
 		return scoring
 	case DropChain:

@@ -3,6 +3,7 @@ package quality
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/specs"
@@ -43,12 +44,15 @@ func (o Options) withoutKernels() error {
 		}
 	}
 	for _, f := range o.Forms {
-		plain := reference.PlainForm(f.Rank, f.BasisBits)
-		plain.Weighted = true
-		if f != plain {
-			return fmt.Errorf("form %s is measured by the reference alone; with a device ask for query-weighted ones of plain storage, such as r1w", f)
+		switch {
+		case f.Pages != 1:
+			return fmt.Errorf("form %s is measured by the reference alone; with a device ask for summaries of one page, such as r1c4m4w", f)
+		case f.Grouped && f.BasisBits > 4:
+			return fmt.Errorf("form %s has no kernel: scales of 16 dims go with bases of 2 and 4 bits", f)
+		case f != reference.PlainForm(f.Rank, f.BasisBits) && (f.Rank > 8 || slices.ContainsFunc(o.PageSizes, func(p int) bool { return p != 16 })):
+			return fmt.Errorf("form %s has kernels for pages of 16 tokens and ranks up to 8 alone", f)
 		}
-		if o.GivenRecords {
+		if o.GivenRecords && f.Weighted {
 			return fmt.Errorf("given records are those of plain bases; leave out form %s", f)
 		}
 	}
@@ -88,7 +92,11 @@ func (l *layer) launch(o Options, a aid) (*onDevice, error) {
 					}
 				}
 			}
-			scores, lists, err := o.Kernels.SelectPages(s, choices, cache, queries, o.GivenRecords, weights)
+			own := *cache
+			if s.Record().Form.Centroid4 {
+				own.Centre = l.centres(o, a, page)
+			}
+			scores, lists, err := o.Kernels.SelectPages(s, choices, &own, queries, o.GivenRecords, weights)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name(), err)
 			}
@@ -109,6 +117,21 @@ func (l *layer) weights(o Options, a aid, page int) (out []reference.Weights) {
 	return out
 }
 
+// centres are the mean keys of every KV head, as f32 holds them; nil where there is nothing to take them from.
+func (l *layer) centres(o Options, a aid, page int) (out [][]float64) {
+	for head := range l.kvHeads {
+		mean := append([]float64{}, (&fitting{Options: o, aid: a, l: l, head: head, page: page, prompt: l.tokens - l.last}).centre()...)
+		if len(mean) == 0 {
+			return nil
+		}
+		for i, x := range mean {
+			mean[i] = float64(float32(x))
+		}
+		out = append(out, mean)
+	}
+	return out
+}
+
 // spec is what the kernels of one score are built for.
 func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
 	s := &specs.Spec{Name: "quality"}
@@ -119,6 +142,12 @@ func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
 		AlwaysKeep: specs.Keep{SinkPages: o.Sink, RecentPages: o.Recent}}
 	if f.Scorer == PageLocal {
 		s.Locks.Rank, s.Locks.BasisBits = f.Rank, f.Bits
+		if form, err := reference.ParseForm(f.Form); err == nil {
+			s.Locks.CoefficientBits, s.Locks.CentroidBits = form.CoefficientBits, form.CentroidBits
+			if form.Grouped {
+				s.Locks.ScaleGroup = "16"
+			}
+		}
 	}
 	s.DropKV = specs.DropKV{Rule: "streaming", Window: 1}
 	s.Targets = []string{"sm_90a"}

@@ -90,10 +90,12 @@ var Choices = []Choice{
 	{"drop_observe", 0, 0, "drop_observe portable warps=4 slice=16 stages=2 blocks=1 cluster=1", "compute_80", "kernels/drop_observe_portable_warps4_slice16_stages2_blocks1_cluster1.cu"},
 	{"drop_score", 0, 0, "drop_score hopper groups=1 blocks=2 stages=4", "sm_90a", "kernels/drop_score_hopper_groups1_blocks2_stages4.cu"},
 	{"drop_score", 0, 0, "drop_score portable warps=8 blocks=1", "compute_80", "kernels/drop_score_portable_warps8_blocks1.cu"},
-	{"drop_pool", 0, 0, "drop_pool hopper threads=256 each=8", "sm_90a", "kernels/drop_pool_hopper_threads256_each8.cu"},
-	{"drop_pool", 0, 0, "drop_pool portable threads=256 each=4", "compute_80", "kernels/drop_pool_portable_threads256_each4.cu"},
-	{"drop_select", 0, 0, "drop_select hopper threads=1024 cluster=8", "sm_90a", "kernels/drop_select_hopper_threads1024_cluster8.cu"},
-	{"drop_select", 0, 0, "drop_select portable threads=1024 cluster=1", "compute_80", "kernels/drop_select_portable_threads1024_cluster1.cu"},
+	{"drop_pool", 0, 0, "drop_pool hopper threads=256 each=2", "sm_90a", "kernels/drop_pool_hopper_threads256_each2.cu"},
+	{"drop_pool", 0, 0, "drop_pool portable threads=256 each=1", "compute_80", "kernels/drop_pool_portable_threads256_each1.cu"},
+	{"drop_select", 0, 0, "drop_select hopper threads=512 cluster=8 bins=512", "sm_90a", "kernels/drop_select_hopper_threads512_cluster8_bins512.cu"},
+	{"drop_select", 0, 0, "drop_select portable threads=512 cluster=1 bins=512", "compute_80", "kernels/drop_select_portable_threads512_cluster1_bins512.cu"},
+	{"drop_pool_select", 0, 0, "drop_pool_select hopper threads=512 cluster=8 bins=512", "sm_90a", "kernels/drop_pool_select_hopper_threads512_cluster8_bins512.cu"},
+	{"drop_pool_select", 0, 0, "drop_pool_select portable threads=512 cluster=1 bins=512", "compute_80", "kernels/drop_pool_select_portable_threads512_cluster1_bins512.cu"},
 	{"drop_compact", 0, 0, "drop_compact hopper threads=256 each=1", "sm_90a", "kernels/drop_compact_hopper_threads256_each1.cu"},
 	{"drop_compact", 0, 0, "drop_compact portable threads=256 each=1", "compute_80", "kernels/drop_compact_portable_threads256_each1.cu"},
 }
@@ -126,15 +128,16 @@ var shape = kernel.Model{
 
 // keys names what the kernels of each family compute, tuned parameters left out.
 var keys = map[string]string{
-	"drop_compact": "d96 p16",
-	"drop_observe": "d96 p16 w8 g1 bf16 dropkv",
-	"drop_pool":    "w8 max 11",
-	"drop_score":   "d96 p16 w8 g1 bf16 dropkv",
-	"drop_select":  "tokens",
-	"page_attend":  "d96 p16 h1/1 bf16",
-	"page_score":   "d96 p16 r4 b4 g1 bf16 softcap=false record",
-	"page_select":  "p16 h1 share_average",
-	"page_summary": "d96 p16 r4 b4 bf16 record",
+	"drop_compact":     "d96 p16",
+	"drop_observe":     "d96 p16 w8 g1 bf16 dropkv",
+	"drop_pool":        "w8 max 11",
+	"drop_pool_select": "w8 max 11",
+	"drop_score":       "d96 p16 w8 g1 bf16 dropkv",
+	"drop_select":      "tokens",
+	"page_attend":      "d96 p16 h1/1 bf16",
+	"page_score":       "d96 p16 r4 b4 g1 bf16 softcap=false record",
+	"page_select":      "p16 h1 share_average",
+	"page_summary":     "d96 p16 r4 b4 bf16 record",
 }
 
 // Kernels are the loaded kernels of phi-3-mini-128k. Its launch functions enqueue on the caller's stream and thread, allocate nothing, never
@@ -411,6 +414,39 @@ func NewDropSelectArgs(cache kernel.KVCache, values, budgets, indices, counts de
 // int32 [batch, kv head, slots], -1 after them, and their count int32 [batch, kv head]. Null budgets: every head keeps what Budget says.
 func (k *Kernels) DropSelect(s device.Stream, a *DropSelectArgs, w kernel.Workload) error {
 	return k.Set.DropSelect(s, &a.DropSelectArgs, w)
+}
+
+// DropPoolSelectArgs are the arguments of DropPoolSelect for this model. Strides may be changed after the constructor filled them in.
+type DropPoolSelectArgs struct {
+	kernel.DropPoolSelectArgs
+}
+
+// NewDropPoolSelectArgs fills in dense scores [batch, kv head, max tokens], budgets and counts [batch, kv head] and indices [batch, kv head, slots]. budgets may
+// be null. slots is at least Budget().Slots(max tokens, 1).
+func NewDropPoolSelectArgs(cache kernel.KVCache, scores, budgets, indices, counts device.Ptr, slots int) *DropPoolSelectArgs {
+	return &DropPoolSelectArgs{kernel.DropPoolSelectArgs{
+		Batch:             cache.Batch,
+		Budget:            Budget(),
+		BudgetBatchStride: int64(cache.KVHeads),
+		Budgets:           budgets,
+		Counts:            counts,
+		IndexBatchStride:  int64(cache.KVHeads) * int64(slots),
+		IndexHeadStride:   int64(slots),
+		Indices:           indices,
+		KVHeads:           cache.KVHeads,
+		MaxTokens:         cache.MaxPages * PageSize,
+		SeqLens:           cache.SeqLens,
+		Slots:             int32(slots),
+		ValueBatchStride:  int64(cache.KVHeads) * int64(cache.MaxPages) * PageSize,
+		ValueHeadStride:   int64(cache.MaxPages) * PageSize,
+		Values:            scores,
+	}}
+}
+
+// DropPoolSelect picks the tokens that each head keeps as DropPool and DropSelect do, in one launch, from the scores themselves; pooled scores go to no
+// memory.
+func (k *Kernels) DropPoolSelect(s device.Stream, a *DropPoolSelectArgs, w kernel.Workload) error {
+	return k.Set.DropPoolSelect(s, &a.DropPoolSelectArgs, w)
 }
 
 // DropCompactArgs are the arguments of DropCompact for this model. Strides may be changed after the constructor filled them in.

@@ -75,7 +75,11 @@ func (s *Set) launch(st device.Stream, id workID, w Workload, p Problem, workspa
 	if lw == nil {
 		return fmt.Errorf("bundle of %s: no work %q", s.bundle.Spec, workNames[id])
 	}
-	index := s.pick(lw, w)
+	return s.launchKernel(st, lw, s.pick(lw, w), p, workspace, args, size, early)
+}
+
+// launchKernel is launch of a kernel that was picked.
+func (s *Set) launchKernel(st device.Stream, lw *loadedWork, index int, p Problem, workspace device.Ptr, args unsafe.Pointer, size uintptr, early bool) error {
 	g := &s.bundle.Kernels[index].Geometry
 	if workspace == 0 && len(g.Workspace) > 0 {
 		return fmt.Errorf("%s: workspace is null; allocate WorkspaceBytes and zero it once", lw.Name)

@@ -20,8 +20,8 @@ type LayerArgs struct {
 	Attend PageAttendArgs
 }
 
-// DecodeLayer enqueues score, select and attend of one layer; of a model that reranks, rerank between the last two, or both in one launch
-// where the set Attends. It does what PageScore, PageSelect and PageAttend do one after the other,
+// DecodeLayer enqueues score, select and attend of one layer, the last two in one launch where there is a kernel for it and all of its
+// blocks run at once; of a model that reranks, rerank between the last two, or both in one launch where the set Attends. It does what PageScore, PageSelect and PageAttend do one after the other,
 // sooner: each kernel starts while the one before it still runs, and waits for its results (programmatic dependent launch; of older
 // GPUs and portable forms, ordinary edges).
 //
@@ -37,6 +37,11 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 	score, sel, attend := s.problem(&a.Score.Cache), s.selectProblem(&a.Select), s.attendProblem(&a.Attend)
 	if err := s.launch(st, scoreWork, w, score, a.Score.Workspace, unsafe.Pointer(&a.Score), unsafe.Sizeof(a.Score), false); err != nil {
 		return err
+	}
+	if a.Rerank == nil {
+		if index := s.together(sel, w); index >= 0 {
+			return s.selectAttend(st, a, sel, index)
+		}
 	}
 	if err := s.launch(st, selectWork, w, sel, a.Select.Workspace, unsafe.Pointer(&a.Select), unsafe.Sizeof(a.Select), true); err != nil {
 		return err
@@ -94,17 +99,21 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 		c.fail("attend.pages", "is null; dense attention needs no scores, launch PageAttend alone")
 	} else if a.Rerank != nil {
 		c.checkReranked(a)
-	} else if z.Pages != y.Pages || z.Counts != y.Counts || z.PagesBatchStride != y.PagesBatchStride || z.PagesListStride != y.PagesListStride || z.Slots != y.Slots {
-		c.fail("attend.pages", "counts, slots and their strides must be those that select writes")
+	} else {
+		c.sameLists(y, z)
 	}
 	return c.result()
 }
 
-// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order.
+// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order; select's also serves PageSelectAttend.
 func (s *Set) LayerWorkspaceBytes(p Problem) (bytes [3]int64, err error) {
 	for i, work := range [3]string{PageScore, PageSelect, PageAttend} {
 		n, workErr := s.WorkspaceBytes(work, p)
 		bytes[i], err = n, errors.Join(err, workErr)
+	}
+	if s.works[selectAttendWork] != nil {
+		n, workErr := s.WorkspaceBytes(PageSelectAttend, p)
+		bytes[1], err = max(bytes[1], n), errors.Join(err, workErr)
 	}
 	return bytes, err
 }

@@ -15,6 +15,7 @@ drop_observe(const __grid_constant__ kvloom::DropObserveArgs args) {
       , 4  // kStages
       , 3  // kRowTiles
       , 2  // kCluster
+      , 22  // kSlots
       , true  // kDependent
   >(args);
 }
