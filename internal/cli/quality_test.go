@@ -77,8 +77,8 @@ func TestQualityOnSimulator(t *testing.T) {
 		}
 		return out
 	}
-	want, got := report("reference", "--form", "r1w"), report("sim", "--form", "r1w")
-	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 9 {
+	want, got := report("reference", "--form", "r1w,r1c4m4w"), report("sim", "--form", "r1w,r1c4m4w")
+	if !strings.Contains(got.Backend, "simulator") || len(got.Mean) != len(want.Mean) || len(got.Mean) != 11 {
 		t.Fatalf("%q, %d rows; the reference has %d", got.Backend, len(got.Mean), len(want.Mean))
 	}
 	for i, r := range got.Mean {
@@ -90,8 +90,8 @@ func TestQualityOnSimulator(t *testing.T) {
 			t.Errorf("%s: RMS error %.6f, by the reference %.6f; kernels score in f32", r.Name(), *r.RMS, *w.RMS)
 		}
 	}
-	want = report("reference")
-	for i, r := range report("sim", "--given-records").Mean {
+	want = report("reference", "--form", "r2c4m4s16")
+	for i, r := range report("sim", "--given-records", "--form", "r2c4m4s16").Mean {
 		if w := want.Mean[i]; math.Abs(r.Mass-w.Mass) > 5e-4 || r.Recall != w.Recall || r.RMS != nil && math.Abs(*r.RMS-*w.RMS) > 1e-4 {
 			t.Errorf("%s on the reference's records: mass %.5f, recall %.5f, by the reference %.5f, %.5f", r.Name(), r.Mass, r.Recall, w.Mass, w.Recall)
 		}
@@ -101,7 +101,8 @@ func TestQualityOnSimulator(t *testing.T) {
 		want string
 	}{
 		{[]string{"--scorer", "hybrid"}, "hybrid has no kernel"}, {[]string{"--scorer", "page_local", "--rerank", "5"}, "rerank 5 has no kernel"},
-		{[]string{"--scorer", "page_local", "--form", "r1c4"}, "form r1c4 is measured by the reference"},
+		{[]string{"--scorer", "page_local", "--form", "r1p2"}, "form r1p2 is measured by the reference"},
+		{[]string{"--scorer", "page_local", "--form", "r9c4"}, "form r9c4 has kernels for pages of 16 tokens and ranks up to 8"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := Run(append([]string{"quality", auditSample, "--device", "sim"}, tt.args...), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), tt.want) {
