@@ -109,6 +109,7 @@ func TestGoFile(t *testing.T) {
 		}
 	}
 	want := []string{"Budget", "Open", "Load", "NewPageSummaryArgs", "PageSummary", "NewPageScoreArgs", "PageScore", "NewPageSelectArgs", "PageSelect", "NewPageAttendArgs", "PageAttend",
+		"NewPageSelectAttendArgs", "PageSelectAttend",
 		"NewDropObserveArgs", "DropObserve", "NewDropScoreArgs", "DropScore", "NewDropPoolArgs", "DropPool", "NewDropSelectArgs", "DropSelect", "NewDropPoolSelectArgs", "DropPoolSelect", "NewDropCompactArgs", "DropCompact", "SummaryBytes"}
 	if diff := cmp.Diff(want, functions); diff != "" {
 		t.Errorf("functions (-want +got):\n%s", diff)

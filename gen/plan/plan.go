@@ -148,6 +148,9 @@ func New(s *specs.Spec, t Target) *Plan {
 			p.Families = append(p.Families, fp)
 		}
 	}
+	if fp := planPageSelectAttend(s, t); len(fp.Candidates) > 0 {
+		p.Families = append(p.Families, fp)
+	}
 	for _, f := range slices.Concat(kiviFamilies(s), queryFamilies(s)) {
 		p.Families = append(p.Families, ForFamily(f, s, t))
 	}

@@ -86,6 +86,7 @@ var Choices = []Choice{
 	{"page_attend", 0, 0, "page_attend portable warps=4 stages=2 splits=4", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits4.cu"},
 	{"dense", 0, 0, "page_attend hopper warps=8 stages=2 splits=4", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits4.cu"},
 	{"dense", 0, 0, "page_attend portable warps=4 stages=2 splits=4", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits4.cu"},
+	{"page_select_attend", 0, 0, "page_select_attend hopper warps=8 stages=2 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps8_stages2_cluster8.cu"},
 	{"drop_observe", 0, 0, "drop_observe hopper warps=8 slice=16 stages=3 blocks=1 cluster=2", "sm_90a", "kernels/drop_observe_hopper_warps8_slice16_stages3_blocks1_cluster2.cu"},
 	{"drop_observe", 0, 0, "drop_observe portable warps=4 slice=16 stages=2 blocks=1 cluster=1", "compute_80", "kernels/drop_observe_portable_warps4_slice16_stages2_blocks1_cluster1.cu"},
 	{"drop_score", 0, 0, "drop_score hopper groups=1 blocks=2 stages=4", "sm_90a", "kernels/drop_score_hopper_groups1_blocks2_stages4.cu"},
@@ -128,16 +129,17 @@ var shape = kernel.Model{
 
 // keys names what the kernels of each family compute, tuned parameters left out.
 var keys = map[string]string{
-	"drop_compact":     "d96 p16",
-	"drop_observe":     "d96 p16 w8 g1 bf16 dropkv",
-	"drop_pool":        "w8 max 11",
-	"drop_pool_select": "w8 max 11",
-	"drop_score":       "d96 p16 w8 g1 bf16 dropkv",
-	"drop_select":      "tokens",
-	"page_attend":      "d96 p16 h1/1 bf16",
-	"page_score":       "d96 p16 r4 b4 g1 bf16 softcap=false record",
-	"page_select":      "p16 h1 share_average",
-	"page_summary":     "d96 p16 r4 b4 bf16 record",
+	"drop_compact":       "d96 p16",
+	"drop_observe":       "d96 p16 w8 g1 bf16 dropkv",
+	"drop_pool":          "w8 max 11",
+	"drop_pool_select":   "w8 max 11",
+	"drop_score":         "d96 p16 w8 g1 bf16 dropkv",
+	"drop_select":        "tokens",
+	"page_attend":        "d96 p16 h1/1 bf16",
+	"page_score":         "d96 p16 r4 b4 g1 bf16 softcap=false record",
+	"page_select":        "p16 h1 share_average",
+	"page_select_attend": "d96 p16 h1/1 bf16 share_average",
+	"page_summary":       "d96 p16 r4 b4 bf16 record",
 }
 
 // Kernels are the loaded kernels of phi-3-mini-128k. Its launch functions enqueue on the caller's stream and thread, allocate nothing, never
@@ -289,6 +291,58 @@ func NewPageAttendArgs(cache kernel.KVCache, q, pages, counts, out, lse, workspa
 // looked up as work "dense". Tokens past seq_len are masked; without a token the output is 0 and the normaliser -inf.
 func (k *Kernels) PageAttend(s device.Stream, a *PageAttendArgs, w kernel.Workload) error {
 	return k.Set.PageAttend(s, &a.PageAttendArgs, w)
+}
+
+// PageSelectAttendArgs are the arguments of PageSelectAttend for this model. Strides may be changed after the constructor filled them in.
+type PageSelectAttendArgs struct {
+	kernel.PageSelectAttendArgs
+}
+
+// NewPageSelectAttendArgs fills in dense scores [batch, q head, max pages], q and out [batch, q head, dim], pages [batch, list, Slots] and counts
+// [batch, list], which are written too. lse may be null.
+func NewPageSelectAttendArgs(cache kernel.KVCache, scores, q, pages, counts, out, lse, workspace device.Ptr) *PageSelectAttendArgs {
+	return &PageSelectAttendArgs{kernel.PageSelectAttendArgs{
+		Attend: kernel.PageAttendArgs{
+			Cache:            cache,
+			Counts:           counts,
+			LSE:              lse,
+			LogitSoftcap:     LogitSoftcap,
+			Out:              out,
+			OutBatchStride:   int64(cache.KVHeads) * Group * HeadDim,
+			OutHeadStride:    HeadDim,
+			Pages:            pages,
+			PagesBatchStride: int64(cache.KVHeads) * Slots,
+			PagesListStride:  Slots,
+			Q:                q,
+			QBatchStride:     int64(cache.KVHeads) * Group * HeadDim,
+			QHeadStride:      HeadDim,
+			Slots:            Slots,
+			SoftmaxScale:     SoftmaxScale,
+		},
+		Select: kernel.PageSelectArgs{
+			Batch:            cache.Batch,
+			Counts:           counts,
+			KVHeads:          cache.KVHeads,
+			MaxPages:         cache.MaxPages,
+			Pages:            pages,
+			PagesBatchStride: int64(cache.KVHeads) * Slots,
+			PagesListStride:  Slots,
+			RecentPages:      RecentPages,
+			ScoreBatchStride: int64(cache.KVHeads) * Group * int64(cache.MaxPages),
+			ScoreHeadStride:  int64(cache.MaxPages),
+			Scores:           scores,
+			SeqLens:          cache.SeqLens,
+			SinkPages:        SinkPages,
+			Slots:            Slots,
+			Workspace:        workspace,
+		},
+	}}
+}
+
+// PageSelectAttend does what PageSelect and PageAttend do, in one launch: the blocks that choose the pages of a list attend to them. DecodeLayer uses it
+// where all of its blocks run at once.
+func (k *Kernels) PageSelectAttend(s device.Stream, a *PageSelectAttendArgs, w kernel.Workload) error {
+	return k.Set.PageSelectAttend(s, &a.PageSelectAttendArgs, w)
 }
 
 // DropObserveArgs are the arguments of DropObserve for this model. Strides may be changed after the constructor filled them in.
