@@ -166,7 +166,7 @@ func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
 		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s),
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Basis: basisOf(s),
-		RecordBytes: s.Record().Bytes, StoreBytes: s.StoreBytes(),
+		Form: s.Record().Form.String(), RecordBytes: s.Record().Bytes, StoreBytes: s.StoreBytes(),
 		SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,
 		SoftmaxScale: s.Attention.SoftmaxScale, LogitSoftcap: s.Attention.LogitSoftcap,
 		Drop: kernel.DropModel{Rule: s.DropKV.Rule, Window: s.DropKV.Window, Pool: s.DropKV.Pool.Kind, PoolWidth: s.DropKV.Pool.Width,

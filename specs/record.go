@@ -13,6 +13,20 @@ const ScaleDims = 16
 // Plain reports the paper's form.
 func (f RecordForm) Plain() bool { return f == RecordForm{} }
 
+// String is what differs from the plain form, as kvloom quality spells it: c4, m4, s16, or several of them.
+func (f RecordForm) String() (text string) {
+	if f.Coefficients4 {
+		text += "c4"
+	}
+	if f.Centroid4 {
+		text += "m4"
+	}
+	if f.Grouped {
+		text += "s16"
+	}
+	return text
+}
+
 // bits are 4 or 8.
 func bits(small bool) int {
 	if small {

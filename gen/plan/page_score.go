@@ -120,18 +120,11 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 }
 
 // formKey is what a key says of a record's form; nothing of the plain one.
-func formKey(s *specs.Spec) (key string) {
-	form := s.Record().Form
-	if form.Coefficients4 {
-		key += " c4"
+func formKey(s *specs.Spec) string {
+	if form := s.Record().Form; !form.Plain() {
+		return " " + form.String()
 	}
-	if form.Centroid4 {
-		key += " m4"
-	}
-	if form.Grouped {
-		key += " s16"
-	}
-	return key
+	return ""
 }
 
 // formConstants is a template's last argument, the record's form; none for the plain one, its default.

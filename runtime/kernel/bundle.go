@@ -34,6 +34,7 @@ type Model struct {
 	Rank         int     `json:"rank"`
 	BasisBits    int     `json:"basis_bits"`
 	Basis        string  `json:"basis,omitempty"` // query_weighted: page_summary reads weights; empty: svd
+	Form         string  `json:"form,omitempty"`  // of a record: c4, 4-bit coefficients; m4, 4-bit centroids, which are stored less Centre; s16, basis scales of 16 dims; empty: none
 	RecordBytes  int     `json:"record_bytes"`
 	Combine      string  `json:"combine"`
 	Slots        int     `json:"slots"`                // k of the paper: pages a list

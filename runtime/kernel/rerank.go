@@ -29,6 +29,53 @@ func (s *Set) PageRerankAttend(st device.Stream, a *PageRerankAttendArgs, w Work
 	return s.launch(st, rerankAttendWork, w, s.rerankProblem(&a.Rerank), 0, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
 }
 
+// PageSelectRerankAttend does what PageSelect and PageRerankAttend do, in one launch: the blocks that propose a list's candidates rerank them
+// and attend to what they keep. Bundles have it where there is a kernel for the model on their device.
+const PageSelectRerankAttend = "page_select_rerank_attend"
+
+// PageSelectRerankAttend proposes the candidates of every list, keeps the best by exact scores, and attends to them.
+func (s *Set) PageSelectRerankAttend(st device.Stream, a *PageSelectRerankAttendArgs, w Workload) error {
+	if err := s.CheckPageSelectRerankAttend(a); err != nil {
+		return err
+	}
+	return s.launch(st, selectRerankAttendWork, w, s.selectProblem(&a.Select), a.Select.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a), false)
+}
+
+// CheckPageSelectRerankAttend is CheckPageSummary for page_select_rerank_attend.
+func (s *Set) CheckPageSelectRerankAttend(a *PageSelectRerankAttendArgs) error {
+	if a == nil {
+		return &ArgumentError{PageSelectRerankAttend, "arguments", "are nil"}
+	}
+	if err := s.CheckPageSelect(&a.Select); err != nil {
+		return err
+	}
+	if err := s.CheckPageRerankAttend(&a.Both); err != nil {
+		return err
+	}
+	c := checker{work: PageSelectRerankAttend}
+	c.proposed(&a.Select, &a.Both.Rerank)
+	y := &a.Both.Rerank
+	if a.Select.Scores != y.Scores || a.Select.Masses != y.Masses || a.Select.ScoreBatchStride != y.ScoreBatchStride || a.Select.ScoreHeadStride != y.ScoreHeadStride {
+		c.fail("rerank.scores", "masses and their strides must be those that select reads")
+	}
+	if a.Select.SeqLens != y.Cache.SeqLens || a.Select.Batch != y.Cache.Batch || a.Select.KVHeads != y.Cache.KVHeads {
+		c.fail("rerank.cache", "must be of the requests and KV heads that select chooses for")
+	}
+	return c.result()
+}
+
+// threeArgs keeps the arguments of a layer's select, rerank and attend off the per-launch heap.
+var threeArgs = sync.Pool{New: func() any { return new(PageSelectRerankAttendArgs) }}
+
+// selectRerankAttend is all of a layer behind its scores, whose arguments are checked.
+func (s *Set) selectRerankAttend(st device.Stream, a *LayerArgs, p Problem, index int) error {
+	all := threeArgs.Get().(*PageSelectRerankAttendArgs)
+	defer threeArgs.Put(all)
+	all.Select = a.Select
+	all.Both = PageRerankAttendArgs{Rerank: *a.Rerank, Out: a.Attend.Out, LSE: a.Attend.LSE, OutBatchStride: a.Attend.OutBatchStride, OutHeadStride: a.Attend.OutHeadStride}
+	return s.launchKernel(st, s.works[selectRerankAttendWork], index, p, a.Select.Workspace, unsafe.Pointer(all), unsafe.Sizeof(*all), true)
+}
+
 // bothArgs keeps the arguments of a layer's rerank and attend off the per-launch heap.
 var bothArgs = sync.Pool{New: func() any { return new(PageRerankAttendArgs) }}
 
@@ -82,6 +129,9 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 	if a.SinkPages < 0 || a.RecentPages < 0 || int64(a.SinkPages)+int64(a.RecentPages) > int64(a.Slots) {
 		c.fail("slots", "is %d, %d sink and %d recent pages are always selected", a.Slots, a.SinkPages, a.RecentPages)
 	}
+	if m.Candidates > 0 && int(a.CandidateSlots) > m.Candidates {
+		c.fail("candidate_slots", "is %d, the bundle's kernels rank at most %d candidates", a.CandidateSlots, m.Candidates)
+	}
 	if a.CandidateSlots < a.Slots {
 		c.fail("candidate_slots", "is %d, fewer than the %d slots to fill", a.CandidateSlots, a.Slots)
 	}
@@ -112,13 +162,19 @@ func (c *checker) checkReranked(a *LayerArgs) {
 	if y.Masses != 0 && y.Masses != a.Score.Masses {
 		c.fail("rerank.masses", "must be those that score writes, or 0")
 	}
-	if y.Candidates != x.Pages || y.CandidateCounts != x.Counts || y.CandidatesBatchStride != x.PagesBatchStride || y.CandidatesListStride != x.PagesListStride || y.CandidateSlots != x.Slots {
-		c.fail("rerank.candidates", "counts, slots and their strides must be those that select writes")
-	}
+	c.proposed(x, y)
+
 	if z.Pages != y.Pages || z.Counts != y.Counts || z.PagesBatchStride != y.PagesBatchStride || z.PagesListStride != y.PagesListStride || z.Slots != y.Slots {
 		c.fail("attend.pages", "counts, slots and their strides must be those that rerank writes")
 	}
 	if y.Cache.SeqLens != a.Score.Cache.SeqLens || y.Cache.Batch != a.Score.Cache.Batch || y.Cache.KVHeads != a.Score.Cache.KVHeads {
 		c.fail("rerank.cache", "must be that of score")
+	}
+}
+
+// proposed checks that a rerank reads what select writes.
+func (c *checker) proposed(x *PageSelectArgs, y *PageRerankArgs) {
+	if y.Candidates != x.Pages || y.CandidateCounts != x.Counts || y.CandidatesBatchStride != x.PagesBatchStride || y.CandidatesListStride != x.PagesListStride || y.CandidateSlots != x.Slots {
+		c.fail("rerank.candidates", "counts, slots and their strides must be those that select writes")
 	}
 }
