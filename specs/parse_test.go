@@ -93,6 +93,7 @@ func TestParseFaults(t *testing.T) {
 		{"width without a pool", "", head + "dropkv: {pool: {kind: none, width: 3}}\n", []string{`x.yaml:6:36: dropkv.pool.width 3 does nothing with kind none; remove it, or choose kind max or avg`}},
 		{"two budgets", "", head + "dropkv: {budget: {ratio: 0.1, tokens: 512}}\n", []string{`x.yaml:6:39: dropkv.budget has both ratio and tokens; keep one`}},
 		{"ratio 0", "", head + "dropkv: {budget: {ratio: 0}}\n", []string{`x.yaml:6:26: dropkv.budget.ratio is 0; allowed: above 0, at most 1`}},
+		{"ratio above 1", "", head + "dropkv: {budget: {ratio: 1.5}}\n", []string{`x.yaml:6:26: dropkv.budget.ratio is 1.5; allowed: above 0, at most 1`}},
 		{"floor without adaptive", "", head + "dropkv: {head_budgets: {floor: 0.5}}\n", []string{`x.yaml:6:32: dropkv.head_budgets.floor belongs to kind adaptive, not uniform; remove it`}},
 		{"list without explicit", "", head + "dropkv: {head_budgets: {list: [1, 2]}}\n", []string{`x.yaml:6:25: dropkv.head_budgets.list belongs to kind explicit, not uniform; remove it`}},
 		{"list that does not add up", "", head + "dropkv: {budget: {tokens: 100}, head_budgets: {kind: explicit, list: [100, 100, 100, 100, 100, 100, 100, 99]}}\n", []string{`x.yaml:6:64: dropkv.head_budgets.list adds up to 799 tokens; budget.tokens 100 for 8 KV heads makes 800`}},

@@ -3,10 +3,9 @@ package main
 import (
 	"errors"
 	"math"
-	"slices"
 
+	"github.com/kvloom/kvloom/internal/devices"
 	"github.com/kvloom/kvloom/internal/reference"
-	"github.com/kvloom/kvloom/runtime/device"
 )
 
 // row is what one replay of both graphs gave.
@@ -35,10 +34,10 @@ func (d *decoder) decode(lens []int) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.SparseUS, err = d.time(d.sparse); err != nil {
+		if r.SparseUS, err = devices.ReplayUS(d.dev, d.stream, d.sparse); err != nil {
 			return nil, err
 		}
-		if r.DenseUS, err = d.time(d.dense); err != nil {
+		if r.DenseUS, err = devices.ReplayUS(d.dev, d.stream, d.dense); err != nil {
 			return nil, err
 		}
 		rows = append(rows, r)
@@ -109,47 +108,4 @@ func (c *cache) reference(page, n int) *reference.Cache {
 		}
 	}
 	return ref
-}
-
-// time is the median microseconds of one replay, or 0 on a device that measures no times.
-func (d *decoder) time(g device.Graph) (float64, error) {
-	begin, err := d.dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer begin.Destroy() //nolint:errcheck // the measurement stands
-	end, err := d.dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer end.Destroy() //nolint:errcheck // the measurement stands
-	const replays, samples = 50, 15
-	var us []float64
-	for range samples {
-		if err := d.stream.Record(begin); err != nil {
-			return 0, err
-		}
-		n := replays
-		if d.dev.Info().Backend == "sim" {
-			n = 0 // no times there: do not spend any
-		}
-		for range n {
-			if err := g.Launch(d.stream); err != nil {
-				return 0, err
-			}
-		}
-		if err := errors.Join(d.stream.Record(end), end.Synchronize()); err != nil {
-			return 0, err
-		}
-		ms, err := end.Since(begin)
-		if errors.Is(err, device.ErrNoTimes) {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		us = append(us, ms*1000/replays)
-	}
-	slices.Sort(us)
-	return us[samples/2], nil
 }

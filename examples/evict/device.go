@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"slices"
 	"unsafe"
 
 	"github.com/kvloom/kvloom/runtime/device"
@@ -63,11 +62,18 @@ type stages struct {
 	compact  *kernel.DropCompactArgs
 }
 
-// launch enqueues them in order: it allocates nothing and never waits, so a graph can hold it.
+// launch enqueues them in order, pooling and selecting in one launch where that is there and faster: it allocates nothing and never waits, so a graph can hold it.
 func (s *stages) launch() error {
 	if s.observe != nil {
-		if err := errors.Join(s.set.DropObserve(s.stream, s.observe, s.workload), s.set.DropScore(s.stream, s.score, s.workload),
-			s.set.DropPool(s.stream, s.pool, s.workload)); err != nil {
+		if err := errors.Join(s.set.DropObserve(s.stream, s.observe, s.workload), s.set.DropScore(s.stream, s.score, s.workload)); err != nil {
+			return err
+		}
+		if s.allot == nil && s.set.Pools(s.workload) {
+			of := *s.choose
+			of.Values = s.score.Scores
+			return errors.Join(s.set.DropPoolSelect(s.stream, &of, s.workload), s.set.DropCompact(s.stream, s.compact, s.workload))
+		}
+		if err := s.set.DropPool(s.stream, s.pool, s.workload); err != nil {
 			return err
 		}
 	}
@@ -90,46 +96,4 @@ func (s *stages) capture() (device.Graph, error) {
 	err := s.launch()
 	g, endErr := s.stream.EndCapture()
 	return g, errors.Join(err, endErr)
-}
-
-// time is the median microseconds of one replay with warm caches, or 0 on a device that measures no times.
-func (s *stages) time(dev device.Device, g device.Graph) (float64, error) {
-	if dev.Info().Backend == "sim" {
-		return 0, nil
-	}
-	begin, err := dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer begin.Destroy() //nolint:errcheck // the measurement stands
-	end, err := dev.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer end.Destroy() //nolint:errcheck // the measurement stands
-	const replays, samples = 50, 15
-	var us []float64
-	for range samples {
-		if err := s.stream.Record(begin); err != nil {
-			return 0, err
-		}
-		for range replays {
-			if err := g.Launch(s.stream); err != nil {
-				return 0, err
-			}
-		}
-		if err := errors.Join(s.stream.Record(end), end.Synchronize()); err != nil {
-			return 0, err
-		}
-		ms, err := end.Since(begin)
-		if errors.Is(err, device.ErrNoTimes) {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		us = append(us, ms*1000/replays)
-	}
-	slices.Sort(us)
-	return us[samples/2], nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvloom/kvloom/autotune"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/devices"
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
@@ -96,7 +97,7 @@ func (r *runner) run(c contender) (row, error) {
 		err = r.judge(ref, st, attend, &out)
 	}
 	if err == nil {
-		out.MicrosecondsEvict, err = st.time(r.mem.dev, g)
+		out.MicrosecondsEvict, err = devices.ReplayUS(r.mem.dev, stream, g)
 	}
 	return out, errors.Join(err, g.Destroy(), stream.Destroy())
 }

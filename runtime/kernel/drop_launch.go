@@ -35,8 +35,39 @@ func (s *Set) DropObserveScore(st device.Stream, a *DropObserveScoreArgs, w Work
 	return s.run(st, dropObserveScoreWork, w, s.problem(&a.Cache), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
 }
 
-// Fuses reports whether DropObserveScore is there to take the place of DropObserve and DropScore.
-func (s *Set) Fuses() bool { return s.works[dropObserveScoreWork] != nil }
+// Fuses reports whether DropObserveScore is to take the place of DropObserve and DropScore: it is there, and the tuner did not find the two
+// faster for that workload.
+func (s *Set) Fuses(w Workload) bool {
+	return s.prefers(w, dropObserveScoreWork, dropObserveWork, dropScoreWork)
+}
+
+// prefers reports whether one work is there to take the place of others, and not known to be slower.
+func (s *Set) prefers(w Workload, one workID, others ...workID) bool {
+	if s.works[one] == nil {
+		return false
+	}
+	mine, known := s.works[one].us(w)
+	var theirs float64
+	for _, other := range others {
+		us := 0.0
+		if s.works[other] != nil {
+			us, _ = s.works[other].us(w)
+		}
+		known = known && us > 0
+		theirs += us
+	}
+	return !known || mine <= theirs
+}
+
+// us is what the tuner measured of the choice for a workload, where it did.
+func (wk *Work) us(w Workload) (us float64, known bool) {
+	point, _ := wk.find(w)
+	if point < 0 {
+		return 0, false
+	}
+	us = wk.Points[point].Evidence.MedianUS
+	return us, us > 0
+}
 
 // DropPool smooths scores along the sequence and marks pinned tokens.
 func (s *Set) DropPool(st device.Stream, a *DropPoolArgs, w Workload) error {
@@ -71,8 +102,11 @@ func (s *Set) DropPoolSelect(st device.Stream, a *DropPoolSelectArgs, w Workload
 	return s.run(st, dropPoolSelectWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
 }
 
-// Pools reports whether DropPoolSelect is there to take the place of DropPool and DropSelect.
-func (s *Set) Pools() bool { return s.works[dropPoolSelectWork] != nil }
+// Pools reports whether DropPoolSelect is to take the place of DropPool and DropSelect: it is there, and the tuner did not find the two
+// faster for that workload.
+func (s *Set) Pools(w Workload) bool {
+	return s.prefers(w, dropPoolSelectWork, dropPoolWork, dropSelectWork)
+}
 
 // DropCompact gathers the kept tokens of each head to the front of a cache.
 func (s *Set) DropCompact(st device.Stream, a *DropCompactArgs, w Workload) error {

@@ -191,3 +191,39 @@ func TestCheckDropAllocatesNothing(t *testing.T) {
 		t.Errorf("%g allocations", n)
 	}
 }
+
+// TestDropPrefers: one launch takes the place of two unless the tuner found the two faster.
+func TestDropPrefers(t *testing.T) {
+	tuned := func(us float64) *loadedWork {
+		w := &loadedWork{Work: &Work{}}
+		if us > 0 {
+			w.Points = []Point{{Workload: Workload{Context: 4096, Batch: 1}, Evidence: Evidence{MedianUS: us}}}
+		}
+		return w
+	}
+	for _, tc := range []struct {
+		reason              string
+		both, pool, choose  float64 // 0: not tuned
+		context             int
+		there, neither, yes bool
+	}{
+		{"not there", 0, 5, 9, 4096, false, false, false},
+		{"faster", 11, 5, 9, 4096, true, false, true},
+		{"slower", 15, 5, 9, 4096, true, false, false},
+		{"slower, of a workload that nobody tuned", 15, 5, 9, 1 << 20, true, false, true},
+		{"nothing is known of it", 0, 5, 9, 4096, true, false, true},
+		{"nothing is known of another", 15, 5, 0, 4096, true, false, true},
+		{"the others are not there", 15, 0, 0, 4096, true, true, true},
+	} {
+		s := &Set{}
+		if tc.there {
+			s.works[dropPoolSelectWork] = tuned(tc.both)
+		}
+		if !tc.neither {
+			s.works[dropPoolWork], s.works[dropSelectWork] = tuned(tc.pool), tuned(tc.choose)
+		}
+		if got := s.Pools(Workload{Context: tc.context, Batch: 1}); got != tc.yes {
+			t.Errorf("%s: %v", tc.reason, got)
+		}
+	}
+}
