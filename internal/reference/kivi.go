@@ -233,3 +233,12 @@ func (c *Cache) RowTable() []int32 {
 func (c *Cache) DecodeRows(id int32, head int) (keys, values []float64) {
 	return c.decode(c.BlockKeys(id, head), c.PageSize, c.KScale), c.decode(c.BlockValues(id, head), c.PageSize, c.VScale)
 }
+
+// AdoptKiviRecord makes a head's page of a stored block mean what a record says; with rows its keys in 16 bits too, as writing back leaves them.
+func (c *Cache) AdoptKiviRecord(id int32, head int, record []byte, rows bool) {
+	keys, values := c.Kivi.Decode(c.Kivi.Unpack(record))
+	c.quantised[RecordKey{id, head}] = decodedPage{keys, values, record}
+	if rows {
+		c.EncodeKeys(c.BlockKeys(id, head), keys)
+	}
+}

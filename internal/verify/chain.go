@@ -59,6 +59,9 @@ func CheckChain(ctx context.Context, e *Env, s *specs.Spec, name string, candida
 		if c.HeadLens || c.Data == Degenerate || c.Data == Extreme {
 			continue
 		}
+		if c.Shared > 0 && s.Locks.Summaries == specs.PreSummaries {
+			continue // two requests would write a shared page's keys back at once
+		}
 		results = append(results, chainCase(e, s, kernels, c, o.Seed)...)
 	}
 	for i := range results {
@@ -104,6 +107,7 @@ type chainRun struct {
 	masses                                     *Buffer
 	workspaces                                 [4]*Buffer
 	rerank                                     *chainRerank // nil: none
+	kivi                                       *chainKivi   // nil: the cache is not quantised
 }
 
 func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
@@ -113,6 +117,11 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 	r.launch = r.env.LaunchProblem(p)
 	if p.Spec.Locks.Rerank > 1 {
 		if r.rerank, err = newChainRerank(r.env, p, a); err != nil {
+			return err
+		}
+	}
+	if p.Cache.Kivi != nil {
+		if r.kivi, err = r.newChainKivi(a); err != nil {
 			return err
 		}
 	}
@@ -160,8 +169,10 @@ func (r *chainRun) enqueue(s device.Stream) error {
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
 		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), Slots: int32(r.Slots)}
 	err := errors.Join(
+		r.enqueueKivi(s, cache, true),
 		Enqueue(r.kernels[0], s, r.launch, &kernel.PageSummaryArgs{Cache: cache, Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(),
 			Workspace: r.workspaces[0].Ptr(), Centre: r.Centre, SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
+		r.enqueueKivi(s, cache, false),
 		Enqueue(r.kernels[1], s, r.launch, &kernel.PageScoreArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(),
 			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), Centre: r.Centre, QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 			SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride,
@@ -204,6 +215,9 @@ func (r *chainRun) once(graph *Replay, at int) error {
 		err = r.Arena.Check()
 	}
 	if err != nil {
+		return err
+	}
+	if err := r.adoptRecords(); err != nil {
 		return err
 	}
 	summaries, err := r.readSummaries()

@@ -1,11 +1,13 @@
 package verify
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
+	"github.com/kvloom/kvloom/runtime/sim"
 )
 
 // kiviShapes differ in every compile-time constant of the kernels of KIVI caches.
@@ -97,5 +99,37 @@ func TestKiviResources(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestKiviChainOnSimulator quantises and summarises pages as they become complete, then scores, selects and attends, in one graph.
+func TestKiviChainOnSimulator(t *testing.T) {
+	for _, tc := range []struct{ name, dtype, summaries string }{
+		{"summaries of the keys in bf16", "kivi4", "post"}, {"summaries of the quantised keys", "kivi2", "pre"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dev, err := sim.New(sim.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+			e := NewEnv(dev, l.Compile)
+			s := scoreSpec(128, 16, 4, 4, 4, tc.dtype, 0)
+			s.Locks.BudgetTokens, s.Locks.Combine, s.Locks.Summaries = 2048, "share_average", tc.summaries
+			links, ok := ChainCandidates(plan.New(s, plan.Targets["sm_90a"]), "")
+			if !ok {
+				t.Fatal("no chain")
+			}
+			for _, name := range []string{"mixed lengths", "replayed at other lengths", "fewer live requests"} {
+				for _, r := range CheckChain(t.Context(), e, s, tc.name, links, Options{Only: name, Seed: 1, Workloads: "small"}) {
+					if !r.OK() {
+						t.Errorf("%s, %s: %s", r.Case, r.Metric, r.Failure)
+					}
+				}
+			}
+			if err := errors.Join(e.Close(), l.Unload()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

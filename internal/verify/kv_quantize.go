@@ -171,6 +171,9 @@ func (r *quantizeRun) once(graph *Replay, at int) error {
 		switch {
 		case due[key]:
 			r.compare(key, record)
+			if err := r.compareRows(key, record); err != nil {
+				return err
+			}
 		case !bytes.Equal(record, old[key]):
 			return fmt.Errorf("the record of block %d, head %d was written, but no page of it became complete", key.Block, key.Head)
 		}
@@ -235,6 +238,35 @@ func (r *quantizeRun) compare(key reference.RecordKey, record []byte) {
 			r.tally.Add(stepsOff(k.Value(got, t, d), k.Value(want, t, d), values[t*c.HeadDim+d], k.ValueStep(got, t, d), k.ValueStep(want, t, d)), quantizeBound, where("V"))
 		}
 	}
+}
+
+// compareRows checks that keys are what they were, or where summaries are built of quantised keys, what the record means, to the last bit of bf16.
+func (r *quantizeRun) compareRows(key reference.RecordKey, record []byte) error {
+	c := r.Cache
+	page := c.Kivi.Unpack(record)
+	for t := range c.PageSize {
+		data, err := r.K.ReadAt(2*c.KOffset(key.Block, t, key.Head), int64(2*c.HeadDim))
+		if err != nil {
+			return err
+		}
+		for d, bits := range Uint16s(data) {
+			if r.Spec.Locks.Summaries != specs.PreSummaries {
+				if want := c.BlockKeys(key.Block, key.Head)[t*c.HeadDim+d]; bits != want {
+					return fmt.Errorf("block %d, head %d, token %d, dim %d: the key became %#04x, was %#04x", key.Block, key.Head, t, d, bits, want)
+				}
+				continue
+			}
+			want := c.Kivi.Key(page, t, d)
+			off := math.Abs(c.DType.Value(bits)-want) / (math.Abs(want)/128 + 1e-30)
+			if math.IsNaN(want) && math.IsNaN(c.DType.Value(bits)) {
+				off = 0
+			}
+			r.tally.Add(off/2, quantizeBound, func() string {
+				return fmt.Sprintf("block %d, head %d, token %d, dim %d: %#04x was written back for %g", key.Block, key.Head, t, d, bits, want)
+			})
+		}
+	}
+	return nil
 }
 
 // stepsOff is how far got is from the exact value x in steps, infinite where the step is not the reference's but for its last bit. Where the
