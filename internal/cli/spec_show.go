@@ -142,7 +142,7 @@ func plural(n int) string {
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, u := float64(n), 0
-	for x >= 1024 && u < len(units)-1 {
+	for (x >= 1024 || u > 0 && x >= 999.5) && u < len(units)-1 {
 		x, u = x/1024, u+1
 	}
 	if u == 0 || x == float64(int64(x)) {
