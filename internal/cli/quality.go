@@ -24,6 +24,7 @@ type QualityCmd struct {
 	Budget      []int     `help:"Budgets, tokens." default:"256,512,1024"`
 	Combine     []string  `help:"Rules: share_average, group_max, group_mass, peak_normalised, per_head." default:"share_average"`
 	Form        []string  `help:"Stored forms of page_local beside --rank and --bits: r2c4s16w is rank 2, 4-bit coefficients, scales per 16 dims, query-weighted basis; m4: 4-bit centroid; p2: one summary for two pages."`
+	Cache       []string  `help:"Forms of the cache: bf16, as the file has it; kivi4, kivi2: pages quantised as KIVI does, summaries of the keys in 16 bits; kivi4-pre, kivi2-pre: summaries of the quantised keys." default:"bf16"`
 	Rerank      []float64 `help:"Factors of the exact rerank; 1: none." default:"1"`
 	Scan        []string  `help:"Scans of page_local's summaries: full, two_level, previous_step." default:"full"`
 	Calibration []string  `help:"Calibrations (kvloom calibrate) for weighted forms, one or one a file. Without, the queries before the measured ones and the prompt's own mean key." type:"existingfile" placeholder:"FILE"`
@@ -93,6 +94,13 @@ func (c *QualityCmd) options() (quality.Options, error) {
 		Rerank: c.Rerank, Calibrations: c.Calibration, Others: c.Other, Context: c.Context, GivenRecords: c.Given}
 	for _, s := range c.Scan {
 		o.Scans = append(o.Scans, quality.Scan(s))
+	}
+	for _, s := range c.Cache {
+		f, err := quality.ParseCacheForm(s)
+		if err != nil {
+			return o, err
+		}
+		o.Caches = append(o.Caches, f)
 	}
 	for _, s := range c.Form {
 		f, err := reference.ParseForm(s)

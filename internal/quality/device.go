@@ -38,6 +38,11 @@ func (o Options) withoutKernels() error {
 			return fmt.Errorf("scorer %s has no kernel; with a device ask for exact_lse, page_local, quest, mean_key", m)
 		}
 	}
+	for _, c := range o.Caches {
+		if c != Plain {
+			return fmt.Errorf("a cache of %s is measured by the reference alone; leave it out with a device", c)
+		}
+	}
 	for _, b := range o.Bits {
 		if b == 0 {
 			return fmt.Errorf("kernels read stored summaries; leave out unquantised ones")
@@ -75,7 +80,7 @@ func (l *layer) launch(o Options, a aid) (*onDevice, error) {
 		if err != nil {
 			return nil, err
 		}
-		for n, f := range l.fit(o, a, 0, page) { // of head 0: every head has the same settings
+		for n, f := range l.fit(o, a, 0, page, l.stores(o, 0, page)) { // of head 0: every head has the same settings
 			s, weights := l.spec(o, f, page), []reference.Weights(nil)
 			if f.Weights != "" {
 				s.Locks.Basis, weights = "query_weighted", l.weights(o, a, page)

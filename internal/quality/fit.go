@@ -36,10 +36,32 @@ type wanted struct {
 	pages    int
 }
 
-// fit makes every score that is asked for.
-func (l *layer) fit(o Options, a aid, head, page int) []fitted {
+// fit makes every score that is asked for, of every form of the cache.
+func (l *layer) fit(o Options, a aid, head, page int, stores map[int]store) (all []fitted) {
+	made := map[int][]fitted{} // by the width of the keys that scores see
+	for _, c := range o.caches() {
+		seen := 0
+		if c.pre() {
+			seen = c.bits()
+		}
+		if made[seen] == nil {
+			made[seen] = l.fitTo(o, a, head, page, stores[seen].keys)
+		}
+		for _, f := range made[seen] {
+			if f.Scorer == ExactLSE && c.bits() > 0 { // it reads what attention reads
+				f.PageScorer = reference.NewExactLSE(stores[c.bits()].keys[:l.tokens/page*page*l.dim], l.dim, page)
+			}
+			f.Cache = c
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// fitTo makes every score of a KV head's keys [token, dim].
+func (l *layer) fitTo(o Options, a aid, head, page int, keys []float64) []fitted {
 	f := &fitting{Options: o, aid: a, l: l, head: head, page: page, prompt: l.tokens - l.last, known: map[wanted][]reference.Summary{}}
-	f.keys = l.keys[head*l.tokens*l.dim : (head+1)*l.tokens*l.dim]
+	f.keys = keys
 	f.paged = f.keys[:l.tokens/page*page*l.dim]
 	f.summaries = f.summarised(wanted{false, 1})
 	for _, m := range slices.Concat(Methods, Controls) {

@@ -23,7 +23,8 @@ type truth struct {
 
 // measureHead sums every setting of one KV head and page size over the queries.
 func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a aid) []tally {
-	scorers := l.fit(o, a, head, page)
+	stores := l.stores(o, head, page)
+	scorers := l.fit(o, a, head, page, stores)
 	states := map[stateKey]*scanState{}
 	var tallies []tally
 	queries := l.scored(o.Queries)
@@ -31,8 +32,14 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 		if ctx.Err() != nil {
 			return nil
 		}
-		t, q := l.truth(head, l.last-queries+i, page)
+		t, q := l.truth(head, l.last-queries+i, page, stores[0])
 		t.budget = reference.Budget{SinkPages: o.Sink, RecentPages: o.Recent}
+		attended := map[int]truth{0: t} // what attention reads, by its width
+		for bits, s := range stores {
+			if bits > 0 {
+				attended[bits], _ = l.truth(head, l.last-queries+i, page, s)
+			}
+		}
 		known := map[exactKey][][]int32{}
 		at := 0
 		for n, f := range scorers {
@@ -57,7 +64,7 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 						if l.device != nil {
 							lists = l.device.listsOf(deviceKey{page, n, rule, budget, factor}, i, head, l.kvHeads)
 						}
-						tallies[at].measure(t, lists, t.exactLists(known, rule), square)
+						tallies[at].measure(t, attended[f.Cache.bits()], lists, t.exactLists(known, rule), square)
 						tallies[at].cost(proposals, t, factor, o.Context, l.dim)
 						at++
 					}
@@ -165,8 +172,8 @@ func (t truth) exactLists(known map[exactKey][][]int32, rule reference.Combine) 
 	return known[key]
 }
 
-// truth computes the exact attention of query i of a KV head's group, page by page, and returns the queries.
-func (l *layer) truth(head, i, page int) (truth, [][]float64) {
+// truth computes the exact attention of query i of a KV head's group over a cache, page by page, and returns the queries.
+func (l *layer) truth(head, i, page int, cache store) (truth, [][]float64) {
 	group := l.qHeads / l.kvHeads
 	n := l.tokens - l.last + i + 1 // tokens that the position sees
 	t := truth{pages: slots(n, page), full: n / page}
@@ -177,15 +184,15 @@ func (l *layer) truth(head, i, page int) (truth, [][]float64) {
 		q := l.queries[at : at+l.dim]
 		exact, means := make([]float64, t.pages), make([][]float64, t.pages)
 		for j := range exact {
-			first := (head*l.tokens + j*page) * l.dim
 			count := min(page, n-j*page)
+			keys, values := cache.of(j, count)
 			for k := range count {
-				logits[k] = l.scale * dot(q, l.keys[first+k*l.dim:first+(k+1)*l.dim])
+				logits[k] = l.scale * dot(q, keys[k*l.dim:(k+1)*l.dim])
 			}
 			exact[j] = reference.LSE(logits[:count])
 			means[j] = make([]float64, l.dim)
 			for k := range count {
-				axpy(means[j], math.Exp(logits[k]-exact[j]), l.values[first+k*l.dim:first+(k+1)*l.dim])
+				axpy(means[j], math.Exp(logits[k]-exact[j]), values[k*l.dim:(k+1)*l.dim])
 			}
 		}
 		t.exact, t.means = append(t.exact, exact), append(t.means, means)

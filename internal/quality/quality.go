@@ -49,6 +49,8 @@ type Options struct {
 	Queries   int                 // last queries of each head; 0: all in the file
 	// Forms are stored forms of page_local beside the plain ones of Ranks and Bits.
 	Forms []reference.Form
+	// Caches are the forms of the cache that are measured; nil: as the file has it.
+	Caches []CacheForm
 	// Rerank are factors of the exact rerank, 1 being none; nil: none.
 	Rerank []float64
 	// Scans are the ways to look at the summaries of page_local; nil: all of them in each step.

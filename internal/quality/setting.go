@@ -20,6 +20,7 @@ type Setting struct {
 	Float    bool              `json:"unquantised,omitempty"` // no stored form
 	Scan     Scan              `json:"scan,omitempty"`        // other than full
 	Rerank   float64           `json:"rerank,omitempty"`      // above 1
+	Cache    CacheForm         `json:"cache,omitempty"`       // other than the file's own
 }
 
 // Name is the score with what distinguishes it, such as page_local r4 i4, page_local r2c4s16w x2.
@@ -30,6 +31,9 @@ func (s Setting) Name() string {
 	}
 	if s.Rerank > 1 {
 		parts = append(parts, fmt.Sprintf("x%g", s.Rerank))
+	}
+	if s.Cache != Plain {
+		parts = append(parts, string(s.Cache))
 	}
 	return strings.Join(parts, " ")
 }

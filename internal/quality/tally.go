@@ -42,8 +42,9 @@ func (t *tally) cost(proposals []proposal, truth truth, factor float64, context,
 	t.read += float64(more) / pages
 }
 
-// measure adds one query and KV head: the lists that were chosen and those that exact scores choose.
-func (t *tally) measure(truth truth, lists, exact [][]int32, square float64) {
+// measure adds one query and KV head: the lists that were chosen and those that exact scores choose. Mass and recall are of the keys as
+// they are; attention reads the cache as it is held, and its error is against dense attention over keys and values as they are.
+func (t *tally) measure(truth, attended truth, lists, exact [][]int32, square float64) {
 	group := len(truth.exact)
 	var recall float64
 	for i, list := range lists {
@@ -55,7 +56,7 @@ func (t *tally) measure(truth truth, lists, exact [][]int32, square float64) {
 		m := reference.RetainedMass(truth.exact[g], list)
 		mass += m
 		worst = min(worst, m)
-		off += reference.RelativeError(truth.attend(g, list), truth.out[g])
+		off += reference.RelativeError(attended.attend(g, list), truth.out[g])
 	}
 	t.mass += mass / float64(group)
 	t.worst += worst
