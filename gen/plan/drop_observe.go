@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -18,8 +19,12 @@ type dropObserveShape struct {
 var dropObserveShapes = []dropObserveShape{
 	{Hopper, 8, 16, 3, 1, 2}, {Hopper, 8, 16, 3, 1, 1}, {Hopper, 8, 16, 2, 1, 2}, {Hopper, 8, 16, 4, 1, 1}, {Hopper, 4, 16, 3, 2, 2}, {Hopper, 4, 16, 3, 2, 4}, {Hopper, 4, 32, 2, 2, 4},
 	{Hopper, 8, 32, 2, 1, 4}, {Hopper, 4, 16, 3, 2, 1}, {Hopper, 4, 16, 4, 1, 2}, {Hopper, 4, 16, 2, 1, 2}, {Hopper, 4, 16, 1, 1, 2},
+	dropObserveWide,
 	{Portable, 8, 16, 2, 1, 1}, {Portable, 4, 16, 2, 1, 1}, {Portable, 4, 32, 1, 1, 1}, {Portable, 8, 16, 1, 1, 1}, {Portable, 4, 16, 1, 1, 1}, {Portable, 4, 16, 2, 2, 1},
 }
+
+// dropObserveWide merges eight splits before they go to memory: windows of more rows than wgmma takes leave parts of up to 130 KB each.
+var dropObserveWide = dropObserveShape{Hopper, 8, 16, 3, 1, 8}
 
 // dropObserveSizes mirrors drop::ObserveShape of drop_observe.cuh.
 type dropObserveSizes struct {
@@ -47,7 +52,11 @@ func planDropObserve(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropObserve, Cost: dropObserveCost(s)}
 	dropObserveWgmma(s, t, &p)
 	seen := map[string]bool{}
-	for _, shape := range dropObserveShapes {
+	shapes := dropObserveShapes
+	if dropRows(s) > dropWgmmaProduct {
+		shapes = slices.Concat([]dropObserveShape{dropObserveWide}, shapes)
+	}
+	for _, shape := range shapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue
 		}
@@ -114,6 +123,10 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 	z := newDropObserveSizes(s, shape)
 	// Whole clusters of splits, and no more blocks than an SM each where heads are few enough.
 	splits := max(t.SMs*shape.blocks/(s.Attention.KVHeads*z.rowBlocks)/shape.cluster, 1) * shape.cluster
+	if shape == dropObserveWide { // no more parts than the scratch is to hold
+		most := dropScratch / (s.Attention.KVHeads * z.rowBlocks * (256 + 4*z.partFloats))
+		splits = min(splits, max(most, 1)*shape.cluster)
+	}
 	parts := 2
 	if s.DropKV.Precision == "fast" {
 		parts = 1
