@@ -55,12 +55,14 @@ sanitizer() {
   printf '%s\n' 'name: rerank' 'attention: {query_heads: 8, kv_heads: 2, head_dim: 64}' 'cache: {page_size: 16}' \
     'locks: {rank: 4, rerank: 2, budget_tokens: 128}' 'workloads: [{context: 1024, batch: 1}]' >"$spec"
   for tool in memcheck racecheck initcheck synccheck; do
+    largest=0
+    [ "$tool" = synccheck ] && largest=8 # it takes clusters of 16 for faults: scripts/synccheck.cu
     beside "$tool-page_rerank" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify "$spec" --family page_rerank \
-      --device cuda --workloads quick
+      --device cuda --workloads quick --max-cluster "$largest"
     for family in page_summary page_score page_select page_attend \
       drop_observe,drop_observe_score drop_score drop_pool,drop_allot,drop_select drop_compact; do
       beside "$tool-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify smollm2-135m --family "$family" \
-        --device cuda --workloads quick
+        --device cuda --workloads quick --max-cluster "$largest"
     done
   done
   wait

@@ -27,6 +27,7 @@ type VerifyCmd struct {
 	Device     string   `default:"auto" help:"auto, cuda, cuda:N or sim."`
 	Family     []string `help:"Only these families; chain is all of them as one graph."`
 	Candidates string   `default:"forms" enum:"default,forms,all" help:"default: the first of a family; forms: the first of each form; all."`
+	MaxCluster int      `help:"Leave out candidates of larger clusters; compute-sanitizer's synccheck takes barriers of clusters of 16 for faults."`
 	Workloads  string   `default:"auto" enum:"auto,quick,small,full" help:"quick, small, or full for long contexts too; auto: full for models on a GPU, else small."`
 	Case       string   `help:"Only the case of this name."`
 	Seed       uint64   `default:"1" help:"Seed of all inputs."`
@@ -73,7 +74,7 @@ func (v *VerifyCmd) Run(c *Context) error {
 	}
 	defer dev.Close()
 	fmt.Fprintf(c.Stderr, "device: %s\n", dev.Why)
-	o := verify.Options{Seed: v.Seed, Candidates: v.Candidates, Workloads: v.Workloads, Families: families, Only: v.Case}
+	o := verify.Options{Seed: v.Seed, Candidates: v.Candidates, Workloads: v.Workloads, Families: families, Only: v.Case, MaxCluster: v.MaxCluster}
 	if o.Workloads == "auto" {
 		o.Workloads = "full"
 		if dev.Info().Backend == "sim" || v.Sweep != "" {

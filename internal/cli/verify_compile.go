@@ -27,7 +27,7 @@ func (v *VerifyCmd) compile(c *Context, compiler *nvrtc.Compiler, list []*specs.
 	info.Backend = "cuda"
 	sources := map[string]render.Source{}
 	for _, s := range list {
-		p, err := verify.Plan(info, s, verify.Options{Candidates: v.Candidates, Families: families})
+		p, err := verify.Plan(info, s, verify.Options{Candidates: v.Candidates, Families: families, MaxCluster: v.MaxCluster})
 		if err != nil {
 			return err
 		}

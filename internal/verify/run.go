@@ -146,7 +146,7 @@ func Plan(info device.Info, s *specs.Spec, o Options) (Planned, error) {
 	all := plan.New(s, p.Target)
 	usable := &plan.Plan{Spec: s, Target: p.Target}
 	for _, fp := range all.Families {
-		fp.Candidates = runnable(fp, info)
+		fp.Candidates = slices.DeleteFunc(runnable(fp, info), func(c plan.Candidate) bool { return o.MaxCluster > 0 && c.Geometry.Cluster > o.MaxCluster })
 		usable.Families = append(usable.Families, fp)
 		if len(o.Families) > 0 && !slices.Contains(o.Families, fp.Family) {
 			continue

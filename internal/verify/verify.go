@@ -70,6 +70,8 @@ type Options struct {
 	Workloads string
 	// Candidates is "default" (the first one), "forms" (the first of each form) or "all".
 	Candidates string
+	// MaxCluster leaves out candidates of larger clusters; 0 means none.
+	MaxCluster int
 	// Families restricts the run; empty means all that have a checker.
 	Families []plan.Family
 	// Only restricts the run to the case of this name; empty means all.
