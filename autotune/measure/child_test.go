@@ -72,7 +72,7 @@ func TestChildKeepsBuffers(t *testing.T) {
 	}{
 		{"room for all", 1 << 30, []int{1024, 2048, 1024, 4096}, []int{2048, 1024, 4096}},
 		{"a fifth workload", 1 << 30, []int{1024, 2048, 3072, 4096, 5120}, []int{2048, 3072, 4096, 5120}},
-		{"no room for two", 96 << 10, []int{8192, 8192, 8176}, []int{8176}},
+		{"no room for two", 64 << 10, []int{8192, 8192, 8176}, []int{8176}},
 		{"no room for one", 16 << 10, []int{8192}, nil},
 	}
 	for _, tt := range tests {

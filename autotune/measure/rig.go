@@ -266,6 +266,8 @@ func (r *Rig) records(n int) []byte {
 	return b
 }
 
+// needScores makes the buffer of scores: one, as a decoding step has one that each layer writes after the last and reads at once, like
+// the query, the lengths and the block table, and unlike keys and summaries, of which every layer has its own.
 func (r *Rig) needScores() error {
 	if r.scores.n > 0 {
 		return nil
@@ -278,7 +280,7 @@ func (r *Rig) needScores() error {
 	}
 	each := p.Batch * int64(n) * 4
 	var err error
-	if r.scores, err = r.newRing(each, r.sets(each)); err != nil {
+	if r.scores, err = r.newRing(each, 1); err != nil {
 		return err
 	}
 	if err := r.fill(r.scores.base, r.scores.each*int64(r.scores.n), bytesOf(pattern)); err != nil {
