@@ -55,21 +55,26 @@ func planKVQuantize(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
-// kiviAttend is the streaming kernel over a KIVI cache.
-const kiviAttend = "kvloom::page_attend_kivi"
+// kiviAttend and kiviBulk are the streaming kernels over a KIVI cache.
+const (
+	kiviAttend = "kvloom::page_attend_kivi"
+	kiviBulk   = "kvloom::page_attend_kivi_bulk"
+)
 
-// kiviShape is one choice of the tuner: blocks an SM, whose registers the compiler keeps to.
+// kiviShape is one choice of the tuner: blocks an SM, whose registers the compiler keeps to, and whether records come by bulk copies.
 type kiviShape struct {
 	form                  Form
 	warps, stages, blocks int
+	bulk                  bool
 }
 
 // kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: more warps an SM
 // pay, as long as their registers fit.
 var kiviShapes = []kiviShape{
-	{Hopper, 8, 3, 2}, {Hopper, 8, 4, 2}, {Hopper, 8, 2, 2}, {Hopper, 4, 4, 4}, {Hopper, 4, 3, 4}, {Hopper, 16, 3, 1}, {Hopper, 16, 2, 1},
-	{Hopper, 12, 4, 1}, {Hopper, 12, 3, 1}, {Hopper, 8, 4, 1}, {Hopper, 8, 3, 1}, {Hopper, 4, 4, 1},
-	{Portable, 8, 3, 2}, {Portable, 8, 2, 2}, {Portable, 8, 3, 1}, {Portable, 8, 2, 1}, {Portable, 4, 3, 1}, {Portable, 4, 2, 1}, {Portable, 2, 2, 1},
+	{Hopper, 16, 2, 1, true}, {Hopper, 16, 3, 1, true}, {Hopper, 12, 3, 1, true}, {Hopper, 12, 4, 1, true}, {Hopper, 8, 3, 2, true}, {Hopper, 8, 4, 1, true},
+	{Hopper, 16, 2, 1, false}, {Hopper, 12, 3, 1, false}, {Hopper, 8, 3, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 4, 1, false},
+	{Portable, 8, 2, 2, false}, {Portable, 16, 2, 1, false}, {Portable, 8, 3, 2, false}, {Portable, 8, 3, 1, false}, {Portable, 8, 2, 1, false},
+	{Portable, 4, 3, 1, false}, {Portable, 4, 2, 1, false}, {Portable, 2, 2, 1, false},
 }
 
 func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -83,11 +88,16 @@ func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 		c.Params = append(c.Params, Param{"blocks", shape.blocks})
 		c.Header, c.Kernel, c.MinBlocks = "kernels/page_attend_kivi.cuh", kiviAttend, shape.blocks
 		z := newAttendSizes(s, shape.stages, 0)
+		shared := c.Geometry.DynamicShared + 8*shape.warps*z.tileHeads + z.queryBytes + 32
+		if shape.bulk {
+			c.Params = append(c.Params, Param{"bulk", 1})
+			c.Header, c.Kernel = "kernels/page_attend_kivi_bulk.cuh", kiviBulk
+			shared += 64 * shape.warps // barriers
+		}
 		limit, who := t.SharedPerBlock, t.Arch
 		if shape.form == Portable {
 			limit, who = portableShared, "a portable kernel"
 		}
-		shared := c.Geometry.DynamicShared + 8*shape.warps*z.tileHeads + z.queryBytes + 32
 		reason := attendLimits(s, t, z, shape.warps*shape.blocks, shape.stages, shared, limit, who)
 		if sm := t.SharedPerBlock + 1<<10; reason == "" && shape.blocks*(shared+1<<10) > sm {
 			reason = fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", shape.blocks, shared, sm)

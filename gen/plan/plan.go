@@ -198,7 +198,7 @@ func (fp FamilyPlan) Select(form Form, params []Param) (Candidate, bool) {
 func (fp FamilyPlan) DefaultFor(work string) int {
 	if work == "dense" {
 		for i, c := range fp.Candidates {
-			if c.Form == Hopper && (c.Kernel == attendStream || c.Kernel == kiviAttend) && c.Geometry.Cluster == 1 {
+			if c.Form == Hopper && slices.Contains([]string{attendStream, kiviAttend, kiviBulk}, c.Kernel) && c.Geometry.Cluster == 1 {
 				return i
 			}
 		}

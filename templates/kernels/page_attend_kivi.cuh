@@ -37,9 +37,9 @@ __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
 
 // What rounding left of the product: a b - product, exact but for f16's smallest.
 __device__ __forceinline__ uint32_t remainder_f16(uint32_t a, uint32_t b, uint32_t product) {
-  const uint32_t negative = product ^ 0x80008000u;
-  const __half2 d = __hfma2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b), *reinterpret_cast<const __half2*>(&negative));
-  return *reinterpret_cast<const uint32_t*>(&d);
+  uint32_t d;
+  asm("{\n.reg .b32 n;\nneg.f16x2 n, %3;\nfma.rn.f16x2 %0, %1, %2, n;\n}\n" : "=r"(d) : "r"(a), "r"(b), "r"(product));
+  return d;
 }
 
 __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
@@ -60,11 +60,18 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
   using Base::kSteps;
   using Base::o;
   using Base::peak;
-  using Base::q;  // f16: of step s the dims of pairs 2 (s % 2) and the next of its group
+  using Base::q;  // f16: of step s of a group's two, dims of the pairs s and s + 2; of the only one, of pairs 0 and 1
   using Base::unit;
   static constexpr int kGroups = (HEAD_DIM + 31) / 32;
   static constexpr int kFields = 16 / BITS;
   float z[kColumns][4];  // [group, head]: what is added to all dims of a group, relative to 2^peak; rows 0 to 7
+
+  // Pairs of a lane's dims of a group, and where they stand among the operands of the group's steps: zeros of a whole group are then four
+  // registers of one operand as they are loaded, pairs 0 and 2 of the upper rows, 1 and 3 of the lower.
+  __host__ __device__ static constexpr int kPairs(int group) { return 2 * group + 1 < kSteps ? 4 : 2; }
+  __host__ __device__ static constexpr int step_of(int group, int pair) { return kPairs(group) == 4 ? pair % 2 : 0; }
+  __host__ __device__ static constexpr int half_of(int group, int pair) { return kPairs(group) == 4 ? pair / 2 : pair; }
+  __host__ __device__ static constexpr int pair_of(int group, int step, int half) { return kPairs(group) == 4 ? step + 2 * half : half; }
 
   // Where a lane's dims of a group begin, four or eight of them.
   __device__ __forceinline__ static int first_dim(int group) {
@@ -98,7 +105,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           top = max(top, max(w[i] & 0x7fffu, w[i] >> 16 & 0x7fffu));
-          if (2 * c + i / 2 < kSteps) q[n][2 * c + i / 2][i % 2] = w[i];
+          if (i < kPairs(c)) q[n][2 * c + step_of(c, i)][half_of(c, i)] = w[i];
         }
       }
 #pragma unroll
@@ -130,17 +137,18 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
   // Weights of a tile's tokens; what is summed follows the running maximum.
   template <bool SOFTCAP>
   __device__ __forceinline__ void settle(float (&s)[kColumns][4], uint32_t mask, float cap, uint32_t (&p)[kColumns][2]) {
-    float before[kColumns][2];
+    Base::template weigh<SOFTCAP, bf16>(s, mask, cap, p, [&](const auto& up) {
+      float before[kColumns][2];
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n)
+      for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) before[n][j] = peak[n][j];
-    Base::template weigh<SOFTCAP, bf16>(s, mask, cap, p);
+        for (int j = 0; j < 2; ++j) before[n][j] = peak[n][j];
+      up();
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n)
+      for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        if (before[n][j] != peak[n][j]) z[n][j] *= weight(before[n][j], peak[n][j]);
+        for (int j = 0; j < 2; ++j) z[n][j] *= weight(before[n][j], peak[n][j]);
+    });
   }
 
   // Field `field` of a word of K's codes, as two f16 subnormals.
@@ -151,7 +159,9 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 
   // Field `field` of a word of V's codes, as two bf16, 128 + code.
   __device__ __forceinline__ static uint32_t value_field(uint32_t word, int field) {
-    return (word >> field * BITS & static_cast<uint32_t>((1 << BITS) - 1) * 0x10001u) | 0x43004300u;
+    uint32_t w;  // (a & b) | c in one instruction
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(w) : "r"(word >> field * BITS), "r"(static_cast<uint32_t>((1 << BITS) - 1) * 0x10001u), "r"(0x43004300u));
+    return w;
   }
 
   // Loads a lane's words of a half from its vectors, `step` bytes apart.
@@ -174,11 +184,12 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
     uint32_t low[R::kWords], high[R::kWords];
     load_codes<R>(tile + R::key_word(0, g % R::kRows, p), R::kRows * 16 * R::kVector, low);
     if (R::kHalves == 2) load_codes<R>(tile + R::kKeyHalf + R::key_word(0, g, p), R::kRows * 16 * R::kVector, high);
-    float s[kColumns][4], rest[kColumns][4], zero[kColumns][4];  // of codes and of what f16 left of the query, in 2^-24; of zeros
+    float s[kColumns][4], rest[kColumns][4];  // of codes and of what f16 left of the query, in 2^-24
+    float upper[kColumns][4], lower[kColumns][4];  // of zeros: of the first in rows g, of the second in rows g + 8; the same in all rows
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = rest[n][i] = zero[n][i] = 0.0f;
+      for (int i = 0; i < 4; ++i) s[n][i] = rest[n][i] = upper[n][i] = lower[n][i] = 0.0f;
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
       uint32_t scales[4], zeros[4];
@@ -186,24 +197,29 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
       load_dims(SharedBytes{stage + R::kKeyZeros}, c, zeros);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int step = 2 * c + h, i = 2 * h;
+        const int step = 2 * c + h, i = pair_of(c, h, 0), j = pair_of(c, h, 1);
         if (step >= kSteps) continue;
-        const uint32_t a0 = key_field(low[c / R::kChunks], R::field(c, i)), a2 = key_field(low[c / R::kChunks], R::field(c, i + 1));
+        const uint32_t a0 = key_field(low[c / R::kChunks], R::field(c, i)), a2 = key_field(low[c / R::kChunks], R::field(c, j));
         const uint32_t a1 = R::kHalves == 2 ? key_field(high[c / R::kChunks], R::field(c, i)) : 0u;
-        const uint32_t a3 = R::kHalves == 2 ? key_field(high[c / R::kChunks], R::field(c, i + 1)) : 0u;
+        const uint32_t a3 = R::kHalves == 2 ? key_field(high[c / R::kChunks], R::field(c, j)) : 0u;
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
-          const uint32_t b0 = multiply_f16(q[n][step][0], scales[i]), b1 = multiply_f16(q[n][step][1], scales[i + 1]);
+          const uint32_t b0 = multiply_f16(q[n][step][0], scales[i]), b1 = multiply_f16(q[n][step][1], scales[j]);
           mma_m16n8k16(s[n], a0, a1, a2, a3, b0, b1, fp16());
-          mma_m16n8k16(rest[n], a0, a1, a2, a3, remainder_f16(q[n][step][0], scales[i], b0), remainder_f16(q[n][step][1], scales[i + 1], b1), fp16());
-          mma_m16n8k16(zero[n], zeros[i], zeros[i], zeros[i + 1], zeros[i + 1], q[n][step][0], q[n][step][1], fp16());
+          mma_m16n8k16(rest[n], a0, a1, a2, a3, remainder_f16(q[n][step][0], scales[i], b0), remainder_f16(q[n][step][1], scales[j], b1), fp16());
         }
+      }
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const bool whole = kPairs(c) == 4;
+        mma_m16n8k16(upper[n], zeros[0], zeros[1], zeros[2], zeros[3], q[n][2 * c][0], whole ? q[n][2 * c][1] : 0u, fp16());
+        mma_m16n8k16(lower[n], zeros[0], zeros[1], zeros[2], zeros[3], q[n][2 * c + whole][!whole], whole ? q[n][2 * c + whole][1] : 0u, fp16());
       }
     }
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = fmaf(s[n][i] + rest[n][i], 0x1p24f, zero[n][i]) * unit[n][i % 2];
+      for (int i = 0; i < 4; ++i) s[n][i] = fmaf(s[n][i] + rest[n][i], 0x1p24f, upper[n][i % 2] + lower[n][i % 2 + 2]) * unit[n][i % 2];
     uint32_t weights[kColumns][2];
     settle<SOFTCAP>(s, (1u << R::kTokens) - 1, cap, weights);
 
@@ -268,7 +284,8 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
         if (2 * c + h < kSteps)
 #pragma unroll
           for (int n = 0; n < kColumns; ++n)
-            mma_m16n8k16(s[n], a[0][2 * h], a[1][2 * h], a[0][2 * h + 1], a[1][2 * h + 1], q[n][2 * c + h][0], q[n][2 * c + h][1], fp16());
+            mma_m16n8k16(s[n], a[0][pair_of(c, h, 0)], a[1][pair_of(c, h, 0)], a[0][pair_of(c, h, 1)], a[1][pair_of(c, h, 1)], q[n][2 * c + h][0], q[n][2 * c + h][1],
+                         fp16());
     }
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
@@ -340,32 +357,49 @@ struct KiviUnits {
   }
 };
 
-template <typename T>
-struct KiviCopies;
+// Starts the copies of a tile of a quantised page, by all lanes: a commit closes their group.
+template <class R>
+__device__ __forceinline__ void copy_tile(const KvCache& cache, int kv_head, int block, int part, uint32_t stage) {
+  constexpr int kPieces = (R::kHead + R::kTile) / 16;
+  const uint8_t* record = cache.store + block * cache.store_block_stride + kv_head * cache.store_head_stride;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < (kPieces + 31) / 32; ++i) {
+    const int piece = i * 32 + lane;
+    if (kPieces % 32 != 0 && piece >= kPieces) continue;
+    const int skip = R::kTiles > 1 && piece >= R::kHead / 16 ? part * R::kTile : 0;
+    ptx::copy16_or_zero(stage + piece * 16, record + piece * 16 + skip, true);
+  }
+}
 
-// How the streaming kernel reads: cp.async of every lane.
-template <int BITS>
-struct KiviCopies<KiviRow<BITS>> {
+// A warp's stages, filled by cp.async of every lane.
+template <class S>
+struct KiviLanes {
+  static constexpr bool kAhead = true;  // a tile is asked for before the oldest is waited for
+
+  __device__ __forceinline__ explicit KiviLanes(const KvCache&, int) {}
+  template <int PAGE>
+  __device__ __forceinline__ void start(const KiviUnits<PAGE>& units, int block, int part, uint8_t* stage, int) {
+    copy_tile<typename S::Record>(*units.cache, units.kv_head, block, part, ptx::shared_address(stage));
+  }
+  __device__ __forceinline__ void commit() { ptx::commit_copies(); }
+  template <int kStages>
+  __device__ __forceinline__ void wait_any() {
+    ptx::wait_copies<kStages - 1>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void wait(int) {}
+  __device__ __forceinline__ void end() { ptx::wait_copies<0>(); }
+};
+
+// How the streaming kernel reads. Stages: KiviLanes, or KiviBulk of page_attend_kivi_bulk.cuh.
+template <int BITS, template <class> class Stages>
+struct KiviStream {
   using Tile = KiviRow<BITS>;
   template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
   using Sizes = KiviShape<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns, BITS>;
   template <int PAGE>
   using Walk = KiviUnits<PAGE>;
-
-  // Starts the copies of a tile of a quantised page.
-  template <class R>
-  __device__ __forceinline__ static void issue(const KvCache& cache, int kv_head, int block, int part, uint32_t stage) {
-    constexpr int kPieces = (R::kHead + R::kTile) / 16;
-    const uint8_t* record = cache.store + block * cache.store_block_stride + kv_head * cache.store_head_stride;
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < (kPieces + 31) / 32; ++i) {
-      const int piece = i * 32 + lane;
-      if (kPieces % 32 != 0 && piece >= kPieces) continue;
-      const int skip = R::kTiles > 1 && piece >= R::kHead / 16 ? part * R::kTile : 0;
-      ptx::copy16_or_zero(stage + piece * 16, record + piece * 16 + skip, true);
-    }
-  }
 
   template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int kColumns>
   __device__ __forceinline__ static void run(State<HEAD_DIM, kColumns, Tile>& state, KiviUnits<PAGE>& units, const Rows<Tile>& k,
@@ -373,9 +407,10 @@ struct KiviCopies<KiviRow<BITS>> {
     using U = KiviUnits<PAGE>;
     using R = typename S::Record;
     const int lane = threadIdx.x % 32;
+    Stages<S> stages(*units.cache, units.kv_head);
     int next = first;             // tile to issue
     int into = 0, from = 0;       // stages
-    uint64_t flight = 0;          // a byte a tile in flight, the oldest lowest: its tokens, 0x80 where they are rows
+    uint32_t flight = 0;          // a byte a tile in flight, the oldest lowest: its tokens, 0x80 where they are rows
     int rows_block = 0;           // of the page that is still filling
     U ahead = units;              // the batch after the current one
     const auto load_ahead = [&](int batch) {
@@ -384,12 +419,12 @@ struct KiviCopies<KiviRow<BITS>> {
     load_ahead(first / U::kTilesPerBatch);
     units.take(ahead);
     load_ahead(first / U::kTilesPerBatch + 1);
-    const auto issue_next = [&]() -> uint64_t {
+    const auto issue_next = [&]() -> uint32_t {
       uint32_t what = 0;
       if (next < last) {
         const int tokens = __shfl_sync(kAll, units.tokens, next % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, next % U::kTilesPerBatch);
         what = tokens < 0 ? 0x80 - tokens : tokens;
-        if (tokens > 0) issue<R>(*units.cache, units.kv_head, block, next % U::kPerPage, ptx::shared_address(ring) + into * S::kStageBytes);
+        if (tokens > 0) stages.start(units, block, next % U::kPerPage, ring + into * S::kStageBytes, into);
         if (tokens < 0) rows_block = block;
         into = into + 1 == kStages ? 0 : into + 1;
         if (++next % U::kTilesPerBatch == 0) {
@@ -397,36 +432,43 @@ struct KiviCopies<KiviRow<BITS>> {
           load_ahead(next / U::kTilesPerBatch + 1);
         }
       }
-      ptx::commit_copies();
+      stages.commit();
       return what;
     };
+    constexpr int kFirst = Stages<S>::kAhead ? kStages - 1 : kStages;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) flight |= issue_next() << 8 * i;
-    ptx::wait_copies<kStages - 1>();
+    for (int i = 0; i < kFirst; ++i) flight |= issue_next() << 8 * i;
+    ptx::wait_copies<kFirst>();
     __syncthreads();
     state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
 #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
-      flight |= issue_next() << 8 * (kStages - 1);
-      ptx::wait_copies<kStages - 1>();
-      __syncwarp();
+      if (Stages<S>::kAhead) flight |= issue_next() << 8 * (kStages - 1);
+      stages.template wait_any<kStages>();
       const int what = static_cast<int>(flight & 0xff);
       if (what >= 0x80) {
         const int64_t in_page = tile % U::kPerPage * U::kTokens;
         state.template add_rows<SOFTCAP>(&k.base->bits + rows_block * k.block_stride + in_page * k.token_stride, k.token_stride,
                                          &v.base->bits + rows_block * v.block_stride + in_page * v.token_stride, v.token_stride, what - 0x80, cap);
       } else if (what > 0) {
+        stages.wait(from);
         state.template add_codes<SOFTCAP, R>(ring + from * S::kStageBytes, cap);
       }
       flight >>= 8;
       from = from + 1 == kStages ? 0 : from + 1;
       __syncwarp();  // every lane has read the stage that the next copies overwrite
+      if (!Stages<S>::kAhead) flight |= issue_next() << 8 * (kStages - 1);
     }
-    ptx::wait_copies<0>();
+    stages.end();
     state.end();
     __syncwarp();
   }
 };
+
+template <typename T>
+struct KiviCopies;
+template <int BITS>
+struct KiviCopies<KiviRow<BITS>> : KiviStream<BITS, KiviLanes> {};
 
 }  // namespace attend
 

@@ -50,7 +50,7 @@ struct KiviRing {
 
   __device__ __forceinline__ int issue(const U& units, int tile, uint8_t* stage) {
     const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
-    if (tokens > 0) KiviCopies<KiviRow<BITS>>::template issue<R>(*units.cache, units.kv_head, block, tile % U::kPerPage, ptx::shared_address(stage));
+    if (tokens > 0) copy_tile<R>(*units.cache, units.kv_head, block, tile % U::kPerPage, ptx::shared_address(stage));
     if (tokens < 0) rows_block = block;
     return tokens;
   }

@@ -238,8 +238,9 @@ struct State {
   }
 
   // The weights of a tile's tokens from its logits (in base 2, or what tanh takes), as B fragments of P^T [token, head], and their sum.
-  template <bool SOFTCAP, typename P>
-  __device__ __forceinline__ void weigh(float (&s)[kColumns][4], uint32_t mask, float cap, uint32_t (&p)[kColumns][2]) {
+  // around(up) calls up, which raises the running maximum, and rescales whatever else is summed.
+  template <bool SOFTCAP, typename P, class Around>
+  __device__ __forceinline__ void weigh(float (&s)[kColumns][4], uint32_t mask, float cap, uint32_t (&p)[kColumns][2], Around around) {
     const int lane = threadIdx.x % 32;
     const bool live[2] = {(mask >> (lane / 4) & 1) != 0, (mask >> (lane / 4 + 8) & 1) != 0};
     bool grows = false;
@@ -251,7 +252,7 @@ struct State {
         if (!live[i / 2]) s[n][i] = minus_infinity();
         grows |= s[n][i] > peak[n][i % 2] + kSlack;
       }
-    if (__any_sync(kAll, grows)) raise(s);
+    if (__any_sync(kAll, grows)) around([&] { raise(s); });
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
@@ -281,7 +282,7 @@ struct State {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = (s[n][i] + odd[n][i]) * unit[n][i % 2];
     uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
-    weigh<SOFTCAP, Element>(s, mask, cap, p);
+    weigh<SOFTCAP, Element>(s, mask, cap, p, [](const auto& up) { up(); });
     F::template each_value<S::kRowBytes>(stage + S::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) mma_m16n8k16(o[d][n], a0, a1, a2, a3, p[n][0], p[n][1], Element());
