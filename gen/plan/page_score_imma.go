@@ -52,6 +52,7 @@ var immaShares = []struct {
 	{1, 12, 1, []int{3, 4}, 1},
 	{1, 16, 1, []int{4, 6}, 1},
 	{1, 16, 2, []int{2, 3, 4, 5}, 1},
+	{1, 4, 1, []int{2, 3}, 2},
 	{2, 4, 1, []int{2, 3}, 2},
 	{2, 8, 1, []int{2, 3, 4}, 1},
 	{2, 12, 1, []int{3}, 1},
@@ -170,7 +171,7 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 		}
 		seen[choice] = true
 		c := immaCandidate(s, t, choice)
-		reason := immaMisfit(s, t, choice, c.Geometry, immaRegisters(s, choice))
+		reason := immaMisfit(s, t, choice, c.Geometry, immaRegisters(s, choice), immaExchange(s, choice))
 		if reason == "" {
 			candidates = append(candidates, c)
 			continue
@@ -184,9 +185,11 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 	return candidates, rejected
 }
 
-// immaMisfit says why a choice cannot run on the target, registers being what a thread has live.
-func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, registers int) string {
-	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() // entries, barriers, vectors, counters
+// immaMisfit says why a choice cannot run on the target, registers being what a thread has live and exchange the bytes that warps or lanes
+// exchange.
+func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, registers, exchange int) string {
+	// Entries and barriers, vectors, counters.
+	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() + exchange
 	shared := g.DynamicShared + static
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
@@ -248,7 +251,21 @@ func immaTileBytes(s *specs.Spec, choice immaChoice) int {
 	return immaTile * ((n+31)/64*64 + 32)
 }
 
-// immaRegisters is what a consumer was seen to do with without spilling.
+// immaExchange is the size of ImmaRows::Exchange for all units of a block, where several warps share a unit.
+func immaExchange(s *specs.Spec, choice immaChoice) int {
+	units := choice.heads * immaPasses(s)
+	if s.Attention.Group() <= 4 || choice.warps == units {
+		return 0
+	}
+	parts, words := 2, (s.Attention.HeadDim+63)/64*4
+	if s.Cache.DType == "fp16" {
+		parts = 3
+	}
+	sets := (immaPassHeads(s) + 7) / 8
+	return units * sets * (parts*words*128 + 64)
+}
+
+// immaRegisters is what a consumer was seen to do with: without spilling, or with spills outside of the loop over tiles alone.
 func immaRegisters(s *specs.Spec, choice immaChoice) int {
 	words := (s.Attention.HeadDim + 63) / 64 * 2
 	switch group := s.Attention.Group() / immaPasses(s); {
@@ -259,7 +276,7 @@ func immaRegisters(s *specs.Spec, choice immaChoice) int {
 	case group <= 8:
 		return 64 + 8*words
 	default:
-		return 80 + 12*words
+		return 48 + 12*words
 	}
 }
 

@@ -86,7 +86,7 @@ func planPageScorePages(s *specs.Spec, t Target) (candidates []Candidate, reject
 		}
 		seen[choice] = true
 		c := pagesCandidate(s, t, choice)
-		reason := immaMisfit(s, t, choice, c.Geometry, pagesRegisters(s))
+		reason := immaMisfit(s, t, choice, c.Geometry, pagesRegisters(s), 0)
 		if reason == "" {
 			candidates = append(candidates, c)
 			continue

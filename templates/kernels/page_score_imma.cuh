@@ -133,9 +133,14 @@ __device__ __forceinline__ void write_run(const float* slot, float* to, int64_t 
   }
 }
 
+// Whether several warps of a block begin with the same query, and make it together.
+template <class S, class Query>
+constexpr bool kHandsOver = Query::kHandsOver && S::kWarpGroups * S::kSplit > 1;
+
 // A warp that scores tiles, or the half of tiles, of one kv head of each chunk.
 template <class S, class Query>
-__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, ImmaMasses<S, Query>& masses, int warp) {
+__device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const ImmaRing<S>& ring, typename Query::Exchange* exchange,
+                                             ImmaMasses<S, Query>& masses, int warp) {
   using R = typename S::Rec;
   const int lane = threadIdx.x % 32;
   const int unit = warp / S::kSplit % S::kUnits, from = warp % S::kSplit * S::kWarpPages;
@@ -146,19 +151,35 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
   Query query;
   float* rows = nullptr;  // scores of the pass's first query head
   int loaded_request = -1, loaded_head = -1;
-  auto load = [&](int request, int kv_head) {
-    query.load(args, request, kv_head, pass);
+  auto take = [&](int request, int kv_head) {
     rows = args.scores + request * args.score_batch_stride +
            (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads) * args.score_head_stride;
     loaded_request = request, loaded_head = kv_head;
   };
-  // The first query comes before anything has landed.
-  if (args.cache.batch == 1) {
-    if (own < args.cache.kv_heads) load(0, own);
+  auto load = [&](int request, int kv_head) {
+    query.load(args, request, kv_head, pass);
+    take(request, kv_head);
+  };
+  // The first query comes before anything has landed. All warps of a block begin with one request and chunk.
+  int first_request = 0, first_chunk = 0;
+  bool any = true;
+  if (args.cache.batch != 1) {
+    using Tiles = typename ImmaDealer<S>::Tiles;
+    Tiles tiles(args.cache, (args.cache.kv_heads + S::kHeads - 1) / S::kHeads, Tiles::first_length(args.cache));
+    int first, pages;
+    any = tiles.next(first_request, first_chunk, first, pages);
+  }
+  const int first_head = first_chunk * S::kHeads + own;
+  const bool begins = any && first_head < args.cache.kv_heads;
+  if constexpr (kHandsOver<S, Query>) {
+    constexpr int kTurns = S::kWarpGroups * S::kSplit;
+    if (begins)
+      Query::prepare(args, first_request, first_head, pass, exchange[unit], warp / (S::kSplit * S::kUnits) * S::kSplit + warp % S::kSplit,
+                     kTurns);
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * S::kConsumers) : "memory");  // of the warps that compute alone
+    if (begins) query.fetch(args, exchange[unit]), take(first_request, first_head);
   } else {
-    typename ImmaDealer<S>::Tiles tiles(args.cache, (args.cache.kv_heads + S::kHeads - 1) / S::kHeads);
-    int request, chunk, first, pages;
-    if (tiles.next(request, chunk, first, pages) && chunk * S::kHeads + own < args.cache.kv_heads) load(request, chunk * S::kHeads + own);
+    if (begins) load(first_request, first_head);
   }
   while (true) {
     mbarrier_wait(ring.full + stage, parity);
@@ -276,6 +297,7 @@ __device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
   __shared__ __align__(8) uint64_t full[S::kStages], empty[S::kStages], written[kWritten];
   const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + S::kStages * S::kStageBytes), entries, arrived, full, empty, written};
   __shared__ float2 parts[S::kConsumers == S::kUnits ? 1 : S::kConsumers][S::kPassHeads];
+  __shared__ typename Query::Exchange exchange[kHandsOver<S, Query> ? S::kUnits : 1];
   const bool leaves = leaves_masses<S>(args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (threadIdx.x == 0) {
@@ -296,7 +318,7 @@ __device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
     imma_produce<S>(args, ring, dealer, vectors[warp - S::kConsumers], warp - S::kConsumers);
   else if (warp < S::kConsumers) {
     ImmaMasses<S, Query> masses;
-    imma_consume<S, Query>(args, ring, masses, warp);
+    imma_consume<S, Query>(args, ring, exchange, masses, warp);
     if (leaves) write_masses<S>(args, masses, parts, warp);
   } else {
     if (!leaves && blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x % 32, 32);

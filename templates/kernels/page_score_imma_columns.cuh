@@ -11,6 +11,8 @@ template <class S>
 struct ImmaColumns {
   static_assert(S::kGroup <= 4, "8 columns are 4 heads");
   using R = typename S::Rec;
+  static constexpr bool kHandsOver = false;  // a warp's share of a query would be all of its work
+  struct Exchange {};
   static constexpr int kValues = 1;                 // results of a lane
   static constexpr int kPages = S::kWarpPages;
   static constexpr int kHalf = S::kRank == 1 ? 1 : S::kRank / 2;  // rows g of one page; rows g + 8 are the other half of the ranks

@@ -75,20 +75,26 @@ struct __align__(16) ImmaTile {
 template <int PAGE, int RUN>
 class ImmaTiles {
  public:
-  __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks) : cache_(cache), chunks_(chunks) {
+  // `length` is that of request threadIdx.x % 32, where there is one.
+  __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks, int length) : cache_(cache), chunks_(chunks) {
+    scan(pages_of(length, cache.max_pages));
     uint32_t total = 0;
-    for (int base = 0; base < cache.batch; base += 32) {
-      uint32_t mine = tiles_of(pages_of(cache, base + static_cast<int>(threadIdx.x % 32))) * chunks;
+    for (int base = 32; base < cache.batch; base += 32) total += tiles_of(pages_of(cache, base + lane())) * chunks;
+    if (cache.batch > 32) {
 #pragma unroll
-      for (int mask = 1; mask < 32; mask *= 2) mine += __shfl_xor_sync(0xffffffffu, mine, mask);
-      total += mine;
+      for (int mask = 1; mask < 32; mask *= 2) total += __shfl_xor_sync(0xffffffffu, total, mask);
     }
+    total += __shfl_sync(0xffffffffu, upto_, 31);
     const uint32_t each = total / gridDim.x, more = total % gridDim.x;  // the first `more` blocks take one more
     index_ = each * blockIdx.x + min(blockIdx.x, more);
     left_ = each + (blockIdx.x < more ? 1 : 0);
-    scan();
   }
 
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  // Of request threadIdx.x % 32, 0 where there is none.
+  static __device__ __forceinline__ int first_length(const KvCache& cache) {
+    return lane() < cache.batch ? __ldg(cache.seq_lens + lane()) : 0;
+  }
   static __device__ __forceinline__ int pages_of(int length, int max_pages) { return length > 0 ? min(length / PAGE, max_pages) : 0; }
   static __device__ __forceinline__ int pages_of(const KvCache& cache, int request) {
     return request < cache.batch ? pages_of(__ldg(cache.seq_lens + request), cache.max_pages) : 0;
@@ -114,22 +120,22 @@ class ImmaTiles {
       index_ -= __shfl_sync(0xffffffffu, upto_, 31);
       base_ += 32;
       if (base_ >= cache_.batch) break;
-      scan();
+      scan(pages_of(cache_, base_ + lane()));
     }
     left_ = 0;
     return false;
   }
 
  private:
-  __device__ __forceinline__ void scan() {
-    const int lane = threadIdx.x % 32;
-    pages_ = pages_of(cache_, base_ + lane);
+  // `pages` is this lane's request's.
+  __device__ __forceinline__ void scan(int pages) {
+    pages_ = pages;
     const uint32_t mine = tiles_of(pages_) * chunks_;
     upto_ = mine;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const uint32_t below = __shfl_up_sync(0xffffffffu, upto_, step);
-      if (lane >= step) upto_ += below;
+      if (lane() >= step) upto_ += below;
     }
     before_ = upto_ - mine;
   }
@@ -165,7 +171,10 @@ class ImmaDealer {
       if (at < static_cast<uint32_t>(cache.max_pages)) guess_ = __ldg(cache.block_table + at);
       length_ = __ldg(cache.seq_lens);
     }
+    if (deals && cache.batch > 1) length_ = Tiles::first_length(cache);
   }
+  // Of several requests.
+  __device__ __forceinline__ Tiles tiles(int chunks) const { return Tiles(cache_, chunks, length_); }
   // The next four tiles of a single request. `first`: these are the guessed ones.
   __device__ __forceinline__ ImmaLane of_one(int chunks, bool first) {
     const int pages = Tiles::pages_of(length_, cache_.max_pages);
@@ -318,7 +327,7 @@ __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const Im
   if (args.cache.batch == 1) {
     fill([&](bool first) { return dealer.of_one(chunks, first); });
   } else {
-    typename ImmaDealer<S>::Tiles tiles(args.cache, chunks);
+    typename ImmaDealer<S>::Tiles tiles = dealer.tiles(chunks);
     fill([&](bool) { return dealer.of_many(tiles); });
   }
 }

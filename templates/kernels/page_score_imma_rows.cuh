@@ -33,36 +33,100 @@ struct ImmaRows {
   static __device__ __forceinline__ int head(int i) { return 8 * (i / 2) + threadIdx.x % 32 / 4; }
   static __device__ __forceinline__ int page(int i) { return 2 * (threadIdx.x % (kPages / 2)) + i % 2; }
 
+  // A unit's query as the warps of a block that share the unit hand it to each other: each makes a part of it. A lane's words are the
+  // same in all of them.
+  static constexpr bool kHandsOver = true;
+  static constexpr int kParts = S::kThird ? 3 : 2;
+  struct Exchange {
+    uint4 words[kSets][kParts][S::kWords / 4][32];
+    float2 scale[kSets][8];  // inverse and top of each head
+  };
+
+  static __device__ __forceinline__ int head_of(int set, int pass) {
+    const int of_pass = 8 * set + threadIdx.x % 32 / 4;
+    return of_pass < S::kPassHeads ? pass * S::kPassHeads + of_pass : S::kGroup;
+  }
+
   __device__ __forceinline__ void load(const PageScoreArgs& args, int request, int kv_head, int pass) {
-    const int g = threadIdx.x % 32 / 4;
+    float inverse[kSets], top[kSets];
+#pragma unroll
+    for (int set = 0; set < kSets; set++) {
+      const ImmaQuarter<S> q(args, request, kv_head, head_of(set, pass));
+#pragma unroll
+      for (int k = 0; k < S::kWords; k++) {
+        words[set][0][k] = q.bytes(k, true), words[set][1][k] = q.bytes(k, false);
+        if constexpr (S::kThird) third[set][k] = q.third(k);
+      }
+      inverse[set] = q.inverse, top[set] = q.top;
+    }
+    settle(args, inverse, top);
+  }
+
+  // This warp's share of a query, the turn-th of turns.
+  static __device__ __forceinline__ void prepare(const PageScoreArgs& args, int request, int kv_head, int pass, Exchange& to, int turn,
+                                                 int turns) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int task = turn; task < kSets * kParts; task += turns) {
+      const int set = task / kParts, part = task % kParts;
+      const ImmaQuarter<S> q(args, request, kv_head, head_of(set, pass));
+      uint32_t w[S::kWords];
+#pragma unroll
+      for (int k = 0; k < S::kWords; k++) {
+        if (S::kThird && part == 2)
+          w[k] = q.third(k);
+        else
+          w[k] = q.bytes(k, part == 0);
+      }
+#pragma unroll
+      for (int k = 0; k < S::kWords; k += 4) to.words[set][part][k / 4][lane] = make_uint4(w[k], w[k + 1], w[k + 2], w[k + 3]);
+      if (part == 0 && lane % 4 == 0) to.scale[set][lane / 4] = make_float2(q.inverse, q.top);
+    }
+  }
+
+  // A query whose parts are all there.
+  __device__ __forceinline__ void fetch(const PageScoreArgs& args, const Exchange& from) {
+    const int lane = threadIdx.x % 32;
+    float inverse[kSets], top[kSets];
+#pragma unroll
+    for (int set = 0; set < kSets; set++) {
+#pragma unroll
+      for (int part = 0; part < kParts; part++) {
+        uint32_t* const to = part == 2 ? third[S::kThird ? set : 0] : words[set][part % 2];
+#pragma unroll
+        for (int k = 0; k < S::kWords; k += 4) {
+          const uint4 w = from.words[set][part][k / 4][lane];
+          to[k] = w.x, to[k + 1] = w.y, to[k + 2] = w.z, to[k + 3] = w.w;
+        }
+      }
+      const float2 scales = from.scale[set][lane / 4];
+      inverse[set] = scales.x, top[set] = scales.y;
+    }
+    settle(args, inverse, top);
+  }
+
+  // What follows from the words and from each set's head g: its integers' scale and its largest magnitude.
+  __device__ __forceinline__ void settle(const PageScoreArgs& args, const float (&inverse)[kSets], const float (&top)[kSets]) {
     const float unit = args.softmax_scale * kLog2E;
     float most = 0.f;
 #pragma unroll
     for (int set = 0; set < kSets; set++) {
-      const int of_pass = 8 * set + g;
-      const ImmaQuarter<S> q(args, request, kv_head, of_pass < S::kPassHeads ? pass * S::kPassHeads + of_pass : S::kGroup);
-      int sums[2] = {0, 0};
-#pragma unroll
-      for (int k = 0; k < S::kWords; k++)
-#pragma unroll
-        for (int part = 0; part < 2; part++) {
-          words[set][part][k] = q.bytes(k, part == 0);
-          sums[part] = sum_bytes(words[set][part][k], sums[part]);
-        }
       if constexpr (S::kBits == 2) {
-        int sum = 256 * sums[0] + sums[1];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        bias[set] = -3 * (sum + __shfl_xor_sync(0xffffffffu, sum, 2));
+        int sums[2] = {0, 0};
+#pragma unroll
+        for (int k = 0; k < S::kWords; k++)
+#pragma unroll
+          for (int part = 0; part < 2; part++) sums[part] = sum_bytes(words[set][part][k], sums[part]);
+        bias[set] = -3 * sum_of_quad(256 * sums[0] + sums[1]);
       }
       if constexpr (S::kThird) {
         int left = 0;
 #pragma unroll
-        for (int k = 0; k < S::kWords; k++) third[set][k] = q.third(k), left = sum_bytes(third[set][k], left);
-        left += __shfl_xor_sync(0xffffffffu, left, 1);
-        third_bias[set] = S::kBits == 2 ? -3 * (left + __shfl_xor_sync(0xffffffffu, left, 2)) : 0;
+        for (int k = 0; k < S::kWords; k++) left = sum_bytes(third[set][k], left);
+        third_bias[set] = S::kBits == 2 ? -3 * sum_of_quad(left) : 0;
       }
-      scale[set] = q.inverse * unit;
-      most = fmaxf(most, fabsf(q.top * unit));
+      scale[set] = inverse[set] * unit;
+      most = fmaxf(most, fabsf(top[set] * unit));
     }
 #pragma unroll
     for (int mask = 4; mask < 32; mask *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
@@ -70,6 +134,10 @@ struct ImmaRows {
 #pragma unroll
     for (int set = 0; set < kSets; set++)
       x_scale[set] = scale[set] * range.down * (S::kBits == 2 ? 1.f / 2 : S::kBits == 4 ? 1.f / 16 : 1.f);
+  }
+  static __device__ __forceinline__ int sum_of_quad(int sum) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
 
   // B fragments of C: b[m] for the token of column n of tile m in a block of 16 tokens, k = columns 2p, 2p + 1.

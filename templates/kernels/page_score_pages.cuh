@@ -32,6 +32,8 @@ struct ImmaPages {
   using Rows = RecordRows<S>;
   static_assert(I::kSplit == 1, "a warp takes the 8 pages of a tile");
   static_assert(I::kRank <= 4 && I::kPage >= 16, "a lane holds its page's coefficients");
+  static constexpr bool kHandsOver = false;  // a warp's share of a query would be all of its work
+  struct Exchange {};
   static constexpr int kTiles = S::kTiles;
   static constexpr int kSets = (I::kRank + 2) / 2;                // products: two rows of each page
   static constexpr int kValues = S::kLaneHeads == 2 ? 2 * kTiles : 1;
