@@ -28,15 +28,10 @@ func pagesChoices(s *specs.Spec) []immaChoice {
 	var byDistance [16][]immaChoice
 	for _, at := range pagesShares {
 		for _, stages := range at.stages {
-			for bits := range 16 {
-				c := immaChoice{max(most/at.part, 1), at.warps, 1, stages, at.blocks, 1, 1, false, bits&1 == 0, true, 1}
-				if bits&2 != 0 {
-					c.fill = 2
-				}
+			for bits := range 24 {
+				// Tiles are small: one warp does not fill the ring fast enough.
+				c := immaChoice{max(most/at.part, 1), at.warps, 1, stages, at.blocks, 1, 1, false, bits&1 == 0, bits&2 == 0, []int{2, 1, 3}[bits/8]}
 				if bits&4 != 0 {
-					c.hint = false
-				}
-				if bits&8 != 0 {
 					c.run = 4
 				}
 				if list == nil {
@@ -86,7 +81,7 @@ func planPageScorePages(s *specs.Spec, t Target) (candidates []Candidate, reject
 		}
 		seen[choice] = true
 		c := pagesCandidate(s, t, choice)
-		reason := immaMisfit(s, t, choice, c.Geometry, pagesRegisters(s), 0)
+		reason := immaMisfit(s, t, choice, c.Geometry, pagesRegisters(s), pagesExchange(s, choice))
 		if reason == "" {
 			candidates = append(candidates, c)
 			continue
@@ -100,6 +95,14 @@ func planPageScorePages(s *specs.Spec, t Target) (candidates []Candidate, reject
 	return candidates, rejected
 }
 
+// pagesExchange is ImmaPages::tile's exchange: coefficients of each warp's 8 pages, where lanes share them out.
+func pagesExchange(s *specs.Spec, choice immaChoice) int {
+	if s.Locks.Rank > 2 || s.Cache.PageSize != 16 || immaPassHeads(s) <= 2 {
+		return 0
+	}
+	return choice.warps * 8 * (4*s.Locks.Rank + 1) * 16
+}
+
 // pagesRegisters is what a consumer was seen to do with without spilling.
 func pagesRegisters(s *specs.Spec) int {
 	words := (s.Attention.HeadDim + 63) / 64 * 2
@@ -107,10 +110,16 @@ func pagesRegisters(s *specs.Spec) int {
 	return 48 + 6*words + (4*words+6*s.Locks.Rank)*tiles
 }
 
+// pagesBytes reports whether products are of bytes: of nibbles and bytes under a scale a row, beside queries of which two bytes are enough.
+func pagesBytes(s *specs.Spec) bool {
+	form := s.Record().Form
+	return !form.Centroid4 && !form.Grouped && (s.Locks.BasisBits == 4 || s.Locks.BasisBits == 8) && s.Cache.DType != "fp16"
+}
+
 func pagesCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 	c := immaCandidate(s, t, choice)
 	c.Params = []Param{{"rows", 1}, {"heads", choice.heads}, {"warps", choice.warps}, {"stages", choice.stages}, {"blocks", choice.blocks},
-		{"run", choice.run}, {"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}, {"fill", choice.fill}}
+		{"run", choice.run}, {"pad", boolParam(choice.pad)}, {"hint", boolParam(choice.hint)}, {"fill", choice.fill}, {"bytes", boolParam(pagesBytes(s))}}
 	c.Header, c.Kernel = "kernels/page_score_pages.cuh", "kvloom::page_score_pages"
 	var kept []Constant
 	for _, k := range c.Constants {
@@ -118,6 +127,6 @@ func pagesCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 			kept = append(kept, k)
 		}
 	}
-	c.Constants = append(kept, formConstants(s)...)
+	c.Constants = append(append(kept, Constant{"BYTES", fmt.Sprint(pagesBytes(s))}), formConstants(s)...)
 	return c
 }

@@ -81,21 +81,27 @@ struct RecordRows {
   static __device__ __forceinline__ float centroid(const Bytes& page, uint32_t (&a)[kRegisters]) {
     constexpr int kWords = R::kMuQuarterBytes / 4, kPadded = S::kDimGroups * S::Centroid::kWords;
     static_assert(S::Centroid::kDims == S::Basis::kDims, "one k order for the basis and the centroid");
-    uint32_t mu[kWords], w[kPadded];
+    uint32_t mu[kWords];
     load_words<kWords, alignment_of(R::kMuQuarterBytes)>(page, R::kMu + threadIdx.x % 4 * R::kMuQuarterBytes, mu);
-    if constexpr (R::kCentroidBits == 8) {
+    if constexpr (R::kCentroidBits == 4 && S::kBits == 4) {  // as a column of V
 #pragma unroll
-      for (int i = 0; i < kPadded; i++) w[i] = i < kWords ? mu[i < kWords ? i : 0] : 0u;
+      for (int group = 0; group < S::kDimGroups; group++) S::Basis::unpack(mu + group, a + group * 2 * S::kStepsPerGroup);
     } else {
+      uint32_t w[kPadded];
 #pragma unroll
-      for (int i = 0; i < kPadded; i++) {  // four dims are half a word of nibbles: bytes as 8-bit codes, the bias of 8 taken off
+      for (int i = 0; i < kPadded; i++) {
+        if constexpr (R::kCentroidBits == 8) {
+          w[i] = i < kWords ? mu[i < kWords ? i : 0] : 0u;
+          continue;
+        }
+        // Four dims are half a word of nibbles: bytes as 8-bit codes, the bias of 8 taken off
         const uint32_t nibbles = i / 2 < kWords ? mu[i / 2 < kWords ? i / 2 : 0] : 0x88888888u;
         const uint32_t even = nibbles & 0x0f0f0f0fu, odd = nibbles >> 4 & 0x0f0f0f0fu;
         w[i] = (__byte_perm(even, odd, i % 2 ? 0x7362 : 0x5140) + 0x78787878u) ^ 0x80808080u;
       }
-    }
 #pragma unroll
-    for (int group = 0; group < S::kDimGroups; group++) S::Centroid::unpack(w + group * S::Centroid::kWords, a + group * 2 * S::kStepsPerGroup);
+      for (int group = 0; group < S::kDimGroups; group++) S::Centroid::unpack(w + group * S::Centroid::kWords, a + group * 2 * S::kStepsPerGroup);
+    }
     if constexpr (R::kCentroidBits == 8) {
       return low_bf16(page.load2(R::kMuScale));
     } else {
