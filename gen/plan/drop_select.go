@@ -72,7 +72,7 @@ const dropSelectBufferWords = 16384
 // dropSelectShared is the dynamic shared memory of a block, as drop::SelectShared and its keys take it: bins of every round, of the block and
 // in a cluster of all blocks, and some hundred words beside them.
 func dropSelectShared(shape dropSelectShape) int {
-	rounds, histograms := (32+bits.Len(uint(shape.bins-1))-1)/bits.Len(uint(shape.bins-1)), 1
+	rounds, histograms := 1+(32+bits.Len(uint(shape.bins-1))-1)/bits.Len(uint(shape.bins-1)), 1
 	if shape.cluster > 1 {
 		histograms += shape.cluster
 	}

@@ -162,7 +162,9 @@ func TestDropSelectOnSimulator(t *testing.T) {
 }
 
 func TestDropPoolSelectOnSimulator(t *testing.T) {
-	onDropShapes(t, plan.DropPoolSelect, []dropShape{valueShapes[0], valueShapes[1], valueShapes[3]})
+	average, widest := valueShapes[1], valueShapes[3]
+	average.cases, widest.cases = []string{"random", "not finite", "negative"}, []string{"random", "steps", "replayed at other lengths"}
+	onDropShapes(t, plan.DropPoolSelect, []dropShape{valueShapes[0], average, widest})
 }
 
 func TestDropAllotOnSimulator(t *testing.T) { onDropShapes(t, plan.DropAllot, valueShapes[:2]) }

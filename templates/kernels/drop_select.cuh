@@ -1,9 +1,9 @@
 // drop_select: the tokens that each head keeps: pinned ones, then the best by value, exactly as many as its budget, ties to the lower
 // token, NaN last, in ascending order.
 //
-// One block, or a cluster of blocks that share the head's tokens, serves a head. The keys that compete lie in an interval, from the
-// head's smallest to its largest; rounds of BINS equal parts narrow it down to the threshold. Nothing has a capacity that tokens could
-// exceed, and results repeat. A block's keys stay in shared memory; slices that do not fit make them again from the values.
+// One block, or a cluster of blocks that share the head's tokens, serves a head. A sample of the values says where the threshold may
+// lie; rounds of BINS equal parts narrow that interval down to it, or go to what lies below or above where the sample misled. Nothing
+// has a capacity that tokens could exceed, and results repeat. A block's keys stay in shared memory; slices that do not fit make them again from the values.
 #pragma once
 
 #include "kvloom/drop/budget.cuh"
@@ -22,6 +22,7 @@ constexpr uint32_t kPinned = 0xffffffffu;  // no value's key, and above all: of 
 __host__ __device__ constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
 
 // Where the best keys end, in one round: the bin, and how many keys of it and above it there are, in all and in blocks of lower rank.
+// Bin -1: below all bins.
 struct Found {
   int bin, above, in, lower_above, lower_in;
 };
@@ -29,12 +30,11 @@ struct Found {
 // gen/plan's dropSelectShared has its size.
 template <int BINS, int kThreads, int kCluster>
 struct SelectShared {
-  static constexpr int kBits = log2_of(BINS), kRounds = (32 + kBits - 1) / kBits, kWarps = kThreads / 32;
-  alignas(8) uint64_t barriers[kRounds + 1];   // of the extremes and of each round
+  static constexpr int kBits = log2_of(BINS), kRounds = 1 + (32 + kBits - 1) / kBits, kWarps = kThreads / 32;
+  alignas(8) uint64_t barriers[kRounds];
   alignas(16) uint32_t counts[kRounds][BINS + 4];  // of this block; behind the bins what does not count
   alignas(16) uint32_t of_ranks[kCluster > 1 ? kRounds : 1][kCluster][kCluster > 1 ? BINS : 4];  // of all blocks
-  uint2 extremes[kCluster];                    // smallest key, largest key + 1
-  uint2 extremes_of_warps[kWarps];
+  uint2 samples_of_warps[kWarps];              // where the interval begins, the largest key
   int2 scan[BINS / 32];
   Found found;
   int before[kGroups * kWarps + 1];            // of each group and warp: sure tokens, and in the upper half tied ones, of those before
@@ -67,17 +67,19 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   const Open open(args.budget, n, keep);
   int32_t* const out = args.indices + request * args.index_batch_stride + kv_head * args.index_head_stride;  // [slots]
   if (rank == 0 && tid == 0) args.counts[static_cast<int64_t>(request) * args.kv_heads + kv_head] = keep;
+#pragma unroll 1
   for (int i = keep + rank * kThreads + tid; i < args.slots; i += kCluster * kThreads) out[i] = -1;
   if (args.values == nullptr || open.need == 0 || keep == n) {  // sinks and the most recent; no block of the cluster goes on
+#pragma unroll 1
     for (int i = rank * kThreads + tid; i < keep; i += kCluster * kThreads) out[i] = i < open.sinks ? i : n - keep + i;
     return;
   }
 
   if constexpr (kCluster > 1) {
     if (tid == 0) {
-      for (int i = 0; i <= kRounds; ++i) mbarrier_init(&sm.barriers[i], 1);
+      for (int i = 0; i < kRounds; ++i) mbarrier_init(&sm.barriers[i], 1);
       mbarrier_init_fence();
-      for (int i = 0; i <= kRounds; ++i) mbarrier_expect(&sm.barriers[i], kCluster * (i == 0 ? 8 : 4 * BINS));
+      for (int i = 0; i < kRounds; ++i) mbarrier_expect(&sm.barriers[i], kCluster * 4 * BINS);
     }
     ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   }
@@ -135,120 +137,10 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
       if (holds) kept[g * kThreads] = make_uint4(key[4 * g], key[4 * g + 1], key[4 * g + 2], key[4 * g + 3]);
     }
   };
-
-  // The interval of all keys that compete.
-  uint32_t from = kPinned, past = 0;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    load(chunk, false);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) from = min(from, key[i]), past = max(past, key[i] + 1);  // a pinned one's is 0
-  }
-  from = __reduce_min_sync(reduce::kFullWarp, from);
-  past = __reduce_max_sync(reduce::kFullWarp, past);
-  if (lane == 0) sm.extremes_of_warps[warp] = make_uint2(from, past);
-  __syncthreads();
-  {
-    const uint2 e = lane < kWarps ? sm.extremes_of_warps[lane] : make_uint2(kPinned, 0);
-    from = __reduce_min_sync(reduce::kFullWarp, e.x);
-    past = __reduce_max_sync(reduce::kFullWarp, e.y);
-  }
-  if constexpr (kCluster > 1) {
-    ptx::cluster_wait<kCluster>();
-    const uint32_t barrier = ptx::shared_address(&sm.barriers[0]);
-    if (tid < kCluster) {
-      const uint32_t to = ptx::map_to_rank(ptx::shared_address(&sm.extremes[rank]), tid);
-      ptx::store_async(to, make_uint2(from, past), ptx::map_to_rank(barrier, tid));
-    }
-    ptx::wait_cluster_barrier(barrier, 0);
-    const uint2 e = lane < kCluster ? sm.extremes[lane] : make_uint2(kPinned, 0);
-    from = __reduce_min_sync(reduce::kFullWarp, e.x);
-    past = __reduce_max_sync(reduce::kFullWarp, e.y);
-  }
-
-  // The threshold lies in [from, from + last]; `left` keys of the interval are still to be taken.
-  uint32_t last = past - 1 - from;
-  int left = open.need, before = 0, tied_before = 0;  // of the tokens in blocks of lower rank
-  uint32_t threshold;  // keys above it are taken, and the first `left` of those that equal it
-  int shift = max(32 - __clz(last) - Memory::kBits, 0);
-  for (int round = 0;; ++round) {
-    uint32_t* const counts = sm.counts[round];
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      load(chunk, true);
-      if (round == 0) {  // most keys count, and what does not has a place of its own: no branches
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          const uint32_t offset = key[i] - from;
-          atomicAdd(counts + (offset <= last ? offset >> shift : BINS), 1u);
-        }
-      } else {  // few groups have a key that counts
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          const uint32_t* const k = key + 4 * g;
-          if (min(min(k[0] - from, k[1] - from), min(k[2] - from, k[3] - from)) <= last) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-              if (k[j] - from <= last) atomicAdd(counts + ((k[j] - from) >> shift), 1u);
-          }
-        }
-      }
-    }
-    __syncthreads();
-    if constexpr (kCluster > 1) {
-      const uint32_t barrier = ptx::shared_address(&sm.barriers[1 + round]);
-      for (int i = tid; i < kCluster * BINS / 4; i += kThreads) {
-        const int piece = i % (BINS / 4) * 4, to = i / (BINS / 4);
-        ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.of_ranks[round][rank][piece]), to),
-                         *reinterpret_cast<const uint4*>(counts + piece), ptx::map_to_rank(barrier, to));
-      }
-      if (tid < BINS) ptx::wait_cluster_barrier(barrier, 0);
-    }
-    const int bin = BINS - 1 - tid;  // threads go down
-    int2 own = make_int2(0, 0);      // keys of the bin, and those of blocks of lower rank
-    if (tid < BINS) {
-      if constexpr (kCluster > 1) {
-#pragma unroll
-        for (int r = 0; r < kCluster; ++r) {
-          const int count = sm.of_ranks[round][r][bin];
-          own.x += count;
-          if (r < rank) own.y += count;
-        }
-      } else {
-        own.x = counts[bin];
-      }
-    }
-    int2 above = make_int2(0, 0);
-    if (tid < BINS) {
-      above = make_int2(reduce::warp_exclusive_scan(own.x), reduce::warp_exclusive_scan(own.y));
-      if (lane == 31) sm.scan[warp] = make_int2(above.x + own.x, above.y + own.y);
-    }
-    __syncthreads();
-    if (tid < BINS) {
-      const int2 of_warp = lane < warp ? sm.scan[lane] : make_int2(0, 0);
-      above.x += __reduce_add_sync(reduce::kFullWarp, of_warp.x);
-      above.y += __reduce_add_sync(reduce::kFullWarp, of_warp.y);
-      if (above.x < left && above.x + own.x >= left) sm.found = Found{bin, above.x, own.x, above.y, own.y};
-    }
-    __syncthreads();
-    const Found found = sm.found;
-    left -= found.above;
-    before += found.lower_above;
-    from += static_cast<uint32_t>(found.bin) << shift;
-    threshold = from;
-    if (left == found.in) {  // the whole bin is taken, so that no key is tied; its lowest is not 0, or all tokens would be kept
-      threshold = from - 1;
-      before += found.lower_in;
-      left = 0;
-      break;
-    }
-    tied_before = found.lower_in;
-    if (shift == 0) break;
-    last = min((1u << shift) - 1, kPinned - 1 - from);  // what is pinned never lies in it
-    shift = max(shift - Memory::kBits, 0);
-  }
-
-  before += min(begin, open.sinks) + max(begin - open.end, 0);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    load(chunk, true);
+  int left = open.need, before = min(begin, open.sinks) + max(begin - open.end, 0), tied_before = 0;  // of the blocks of lower rank
+  uint32_t threshold = 0;  // keys above it are taken, and the first `left` of those that equal it
+  // Writes the chunk's kept tokens behind those before it.
+  const auto emit = [&](int chunk) {
     const int first = begin + chunk * kChunk + 4 * tid;
     uint32_t sure = 0, tied = 0;  // a bit a key
 #pragma unroll
@@ -289,22 +181,134 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     __syncthreads();
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (((sure | tied) >> 4 * g & 0xf) == 0) continue;
       const int of_group = sm.before[g * kWarps + warp];
-      int position = before + (of_group & 0xffff) + (sure_below >> 8 * g & 0xff);
-      int ties = tied_before + static_cast<int>(static_cast<uint32_t>(of_group) >> 16) + (tied_below >> 8 * g & 0xff);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const bool is_sure = sure >> (4 * g + j) & 1, is_tied = tied >> (4 * g + j) & 1;
-        if (is_sure || (is_tied && ties < left)) out[position + min(ties, left)] = first + 4 * g * kThreads + j;
-        position += is_sure;
-        ties += is_tied;
+      const int ties = tied_before + static_cast<int>(static_cast<uint32_t>(of_group) >> 16) + (tied_below >> 8 * g & 0xff);
+      uint32_t taken = sure >> 4 * g & 0xf, ties_here = tied >> 4 * g & 0xf;
+      int32_t* to = out + (before + (of_group & 0xffff) + (sure_below >> 8 * g & 0xff) + min(ties, left));
+      for (int room = left - ties; ties_here != 0 && room > 0; --room) {  // the lowest first
+        taken |= ties_here & -ties_here;
+        ties_here &= ties_here - 1;
       }
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (taken >> j & 1) *to++ = first + 4 * g * kThreads + j;
     }
     const uint32_t all = sm.before[kGroups * kWarps];
     before += all & 0xffff;
     tied_before += all >> 16;
-    if (chunk + 1 < chunks) __syncthreads();
+  };
+
+  // The threshold lies in [from, from + last]; `left` keys of the interval are still to be taken. First by a sample, four neighbours a
+  // thread, the same in every block: from what nearly always is below the threshold to an octave above the largest, and beyond.
+  uint32_t from, last;
+  {
+    const int competing = open.end - open.sinks, at = open.sinks + static_cast<int>(static_cast<int64_t>(competing) * tid / kThreads);
+    uint32_t best = 0;
+    if (by_four && at / 4 * 4 >= open.sinks && at / 4 * 4 + 4 <= open.end) {
+      float v[4];
+      load_four(row + at / 4 * 4, v);
+      best = max(max(key_of(v[0]), key_of(v[1])), max(key_of(v[2]), key_of(v[3])));
+    } else {
+      best = key_of(row[at]);
+    }
+    const uint32_t largest = __reduce_max_sync(reduce::kFullWarp, best);
+    // The least of the maxima of so many samples that one of them is unlikely to be kept where all samples of a group are not.
+    if (open.need <= competing / 4) best = max(best, __shfl_xor_sync(reduce::kFullWarp, best, 1));
+    if (open.need <= competing / 10) best = max(best, __shfl_xor_sync(reduce::kFullWarp, best, 2));
+    const uint32_t least = __reduce_min_sync(reduce::kFullWarp, open.need <= competing / 2 ? best : 0u);
+    if (lane == 0) sm.samples_of_warps[warp] = make_uint2(least, largest);
+    __syncthreads();
+    const uint2 e = lane < kWarps ? sm.samples_of_warps[lane] : make_uint2(kPinned, 0);
+    from = __reduce_min_sync(reduce::kFullWarp, e.x);
+    last = min(__reduce_max_sync(reduce::kFullWarp, e.y), kPinned - 1 - (1u << 23)) + (1u << 23) - from;
+  }
+  if constexpr (kCluster > 1) ptx::cluster_wait<kCluster>();
+
+  bool settled = false;
+  for (int round = 0;; ++round) {
+    const int shift = max(32 - __clz(last) - Memory::kBits, 0);
+    uint32_t* const counts = sm.counts[min(round, kRounds - 1)];
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      load(chunk, round > 0);
+      if (round == 0) {  // most keys count, the largest in the last bin, and what does not has a place of its own: no branches
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          const uint32_t offset = key[i] - from;
+          atomicAdd(counts + (offset < kPinned - from ? min(offset >> shift, BINS - 1u) : BINS), 1u);
+        }
+      } else if (!settled) {  // few groups have a key that counts
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          const uint32_t* const k = key + 4 * g;
+          if (min(min(k[0] - from, k[1] - from), min(k[2] - from, k[3] - from)) <= last) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              if (k[j] - from <= last) atomicAdd(counts + ((k[j] - from) >> shift), 1u);
+          }
+        }
+      } else {
+        emit(chunk);
+        if (chunk + 1 < chunks) __syncthreads();
+      }
+    }
+    if (settled) return;
+    __syncthreads();
+    if constexpr (kCluster > 1) {
+      const uint32_t barrier = ptx::shared_address(&sm.barriers[round]);
+      for (int i = tid; i < kCluster * BINS / 4; i += kThreads) {
+        const int piece = i % (BINS / 4) * 4, to = i / (BINS / 4);
+        ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.of_ranks[round][rank][piece]), to),
+                         *reinterpret_cast<const uint4*>(counts + piece), ptx::map_to_rank(barrier, to));
+      }
+      if (tid < BINS) ptx::wait_cluster_barrier(barrier, 0);
+    }
+    const int bin = BINS - 1 - tid;  // threads go down
+    int2 own = make_int2(0, 0);      // keys of the bin, and those of blocks of lower rank
+    if (tid < BINS) {
+      if constexpr (kCluster > 1) {
+#pragma unroll
+        for (int r = 0; r < kCluster; ++r) {
+          const int count = sm.of_ranks[round][r][bin];
+          own.x += count;
+          if (r < rank) own.y += count;
+        }
+      } else {
+        own.x = counts[bin];
+      }
+    }
+    int2 above = make_int2(0, 0);
+    if (tid < BINS) {
+      above = make_int2(reduce::warp_exclusive_scan(own.x), reduce::warp_exclusive_scan(own.y));
+      if (lane == 31) sm.scan[warp] = make_int2(above.x + own.x, above.y + own.y);
+    }
+    __syncthreads();
+    if (tid < BINS) {
+      const int2 of_warp = lane < warp ? sm.scan[lane] : make_int2(0, 0);
+      above.x += __reduce_add_sync(reduce::kFullWarp, of_warp.x);
+      above.y += __reduce_add_sync(reduce::kFullWarp, of_warp.y);
+      if (above.x < left && above.x + own.x >= left) sm.found = Found{bin, above.x, own.x, above.y, own.y};
+      if (bin == 0 && above.x + own.x < left) sm.found = Found{-1, above.x + own.x, 0, above.y + own.y, 0};
+    }
+    __syncthreads();
+    const Found found = sm.found;
+    left -= found.above;
+    before += found.lower_above;
+    if (found.bin < 0) {  // only after the sample; something is below, for as many tokens as are needed compete
+      last = from - 1;
+      from = 0;
+      continue;
+    }
+    from += static_cast<uint32_t>(found.bin) << shift;
+    threshold = from;
+    tied_before = found.lower_in;
+    if (left == found.in) {  // the whole bin is taken, so that no key is tied; its lowest is not 0, or all tokens would be kept
+      threshold = from - 1;
+      before += found.lower_in;
+      left = tied_before = 0;
+    }
+    const bool open_ended = round == 0 && found.bin == BINS - 1;
+    settled = left == 0 || (shift == 0 && !open_ended);
+    last = open_ended ? kPinned - 1 - from : min((1u << shift) - 1, kPinned - 1 - from);  // what is pinned never lies in it
   }
 }
 
