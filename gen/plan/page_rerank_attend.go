@@ -55,6 +55,14 @@ func newRerankAttendSizes(s *specs.Spec, shape rerankAttendShape) rerankAttendSi
 	return z
 }
 
+// memoryBytes is the size of rerank::Both::Memory, or a little more.
+func (z rerankAttendSizes) memoryBytes(s *specs.Spec, shape rerankAttendShape) int {
+	parts := max(shape.warps/z.heads, 1)
+	quads := (z.heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
+	gathered := z.heads*z.held*4 + 8*shape.cluster*z.heads*parts + 8*z.held + 8*z.heads + 4*shape.warps
+	return (gathered + shape.cluster*(16*quads+8*z.heads) + 8*shape.warps*z.heads + 4*z.heads*(shape.cluster*parts+parts+2) + rerankWindow/8 + 4*shape.warps*shape.cluster + 96 + 15) / 16 * 16
+}
+
 func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynamic int) string {
 	z, dim := newRerankAttendSizes(s, shape), s.Attention.HeadDim
 	steps := z.each * s.Cache.PageSize / 16
@@ -68,10 +76,7 @@ func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynam
 	case steps > 8:
 		return fmt.Sprintf("logits of %d candidates of %d tokens a warp do not stay in registers", z.each, s.Cache.PageSize)
 	}
-	parts := max(shape.warps/z.heads, 1)
-	quads := (z.heads*dim/4 + shape.cluster - 1) / shape.cluster
-	static := z.heads*z.held*4 + 8*shape.cluster*z.heads*parts + 8*z.held + 8*z.heads + 4*shape.warps + // Gathered
-		rerankWindow/8 + shape.cluster*(16*quads+8*z.heads) + 8*shape.warps*z.heads + 4*shape.warps*shape.cluster + 64
+	static := z.memoryBytes(s, shape)
 	if static > staticShared {
 		return fmt.Sprintf("exact scores of %d candidates and parts of %d blocks need %d B of static shared memory, the limit is %d B", z.held, shape.cluster, static, staticShared)
 	}

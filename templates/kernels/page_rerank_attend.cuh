@@ -43,6 +43,17 @@ __device__ __forceinline__ float page_lse(const float (&x)[kSteps][kTiles][2][2]
   return (top + log2_approx(sum)) * kLn2;
 }
 
+// 2^(score of the page - shift), and nothing else: where sums relative to a shift are formed, no logarithm is needed.
+template <int kSteps, int kTiles>
+__device__ __forceinline__ float page_mass(const float (&x)[kSteps][kTiles][2][2], int tile, int h, float shift) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int s = 0; s < kSteps; s++) sum += exp2_approx(x[s][tile][0][h] - shift) + exp2_approx(x[s][tile][1][h] - shift);
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) sum += __shfl_xor_sync(reduce::kFullWarp, sum, mask);
+  return sum;
+}
+
 // Sends neighbouring values to the block of that rank.
 template <int N>
 __device__ __forceinline__ void send(const float* to, const float (&v)[N], uint32_t barrier, int rank) {
@@ -59,76 +70,85 @@ __device__ __forceinline__ void send(const float* to, const float (&v)[N], uint3
   }
 }
 
-// How many of the competing candidates low to high - 1 rank above candidate i, ties to the lower page; all lanes of a warp, the same in each.
-template <int kHeld>
-__device__ __forceinline__ int rank_above(const uint32_t* keys, int i, int low, int high) {
-  static_assert(kHeld % 4 == 0, "four keys a load");
-  const uint32_t key = keys[i];
-  int better = 0;
-#pragma unroll
-  for (int from = 0; from < kHeld; from += 128) {
-    const int j = from + threadIdx.x % 32 * 4;
-    if (j >= kHeld) break;
-    const uint4 k = *reinterpret_cast<const uint4*>(&keys[j]);
-    better += j >= low && j < high && (k.x > key || (k.x == key && j < i));
-    better += j + 1 >= low && j + 1 < high && (k.y > key || (k.y == key && j + 1 < i));
-    better += j + 2 >= low && j + 2 < high && (k.z > key || (k.z == key && j + 2 < i));
-    better += j + 3 >= low && j + 3 < high && (k.w > key || (k.w == key && j + 3 < i));
-  }
-  return __reduce_add_sync(reduce::kFullWarp, better);
-}
+// The copies of a lane for 16 rows of values whose pieces fill warps whole: one address, which then only grows.
+template <int HEAD_DIM, int kRowBytes, typename T>
+struct ValueLane {
+  static constexpr int kPieces = HEAD_DIM / 8, kRows = 32 / kPieces;
+  static constexpr bool kWhole = 32 % kPieces == 0;
+  const T* from;     // this lane's row and piece of page 0
+  int64_t stride;    // elements between rows
 
-// Of one head, in base 2: the mass of all pages and that of the candidates' estimates, relative to 2^shift.
-struct RowMass {
-  float shift, all, candidates;
+  __device__ __forceinline__ ValueLane(const T* values, int64_t stride) : from(values), stride(stride) {
+    if constexpr (kWhole) from += threadIdx.x % 32 / kPieces * stride + threadIdx.x % kPieces * 8;
+  }
+
+  // 16 rows from `offset` elements on.
+  __device__ __forceinline__ void copy(uint32_t to, int64_t offset, int tokens) const {
+    if constexpr (kWhole) {
+      const int row = threadIdx.x % 32 / kPieces;
+      const T* next = from + offset;
+      to += row * kRowBytes + threadIdx.x % kPieces * 16;
+#pragma unroll
+      for (int at = 0; at < attend::kTile; at += kRows) {
+        ptx::copy16_or_zero(to + at * kRowBytes, next, at + row < tokens);  // a dead row lies in a page too, and is not read
+        next += kRows * stride;
+      }
+    } else {
+      copy_values<HEAD_DIM, kRowBytes>(to, from + offset, stride, tokens);
+    }
+  }
 };
 
-// Row mass from what page_score left, and a part of the candidates' mass: those that warp `of` of `step` looks at. By one warp.
-__device__ __forceinline__ RowMass row_mass(const float2* masses, const List& l, const float* row, int of, int step) {
+// Of the keys [kHeld] that all warps have made, this lane's, four of every 128; and how many of all rank above candidate i, whose key is not 0: ties to
+// the lower index.
+template <int kHeld>
+struct LaneKeys {
+  static_assert(kHeld % 4 == 0, "four keys a load");
+  static constexpr int kLoads = (kHeld + 127) / 128;
+  uint4 k[kLoads];
+
+  __device__ __forceinline__ explicit LaneKeys(const uint32_t* keys) {
+#pragma unroll
+    for (int n = 0; n < kLoads; n++) {
+      const int at = n * 128 + threadIdx.x % 32 * 4;
+      k[n] = kHeld % 128 == 0 || at < kHeld ? *reinterpret_cast<const uint4*>(&keys[at]) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ int above(int i, uint32_t key) const {
+    int better = 0;
+#pragma unroll
+    for (int n = 0; n < kLoads; n++) {
+      const int at = n * 128 + threadIdx.x % 32 * 4;
+      better += k[n].x >= key + (at >= i);
+      better += k[n].y >= key + (at + 1 >= i);
+      better += k[n].z >= key + (at + 2 >= i);
+      better += k[n].w >= key + (at + 3 >= i);
+    }
+    return __reduce_add_sync(reduce::kFullWarp, better);
+  }
+};
+
+// The shift of a head's row and, where page_score has left masses, the mass of all its pages relative to 2^shift; by one warp.
+__device__ __forceinline__ float2 row_mass(const float2* masses) {
   select::RowParts parts;
   parts.load(masses, true);
-  RowMass m{-reduce::kInfinity, 0.0f, 0.0f};
+  float shift = -reduce::kInfinity, all = 0.0f;
 #pragma unroll
   for (int i = 0; i < select::RowParts::kLoads; i++)
-    if (parts.part[i].y != 0.0f) m.shift = fmaxf(m.shift, parts.part[i].x);
+    if (parts.part[i].y != 0.0f) shift = fmaxf(shift, parts.part[i].x);
 #pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) m.shift = fmaxf(m.shift, __shfl_xor_sync(reduce::kFullWarp, m.shift, mask));
+  for (int mask = 16; mask > 0; mask /= 2) shift = fmaxf(shift, __shfl_xor_sync(reduce::kFullWarp, shift, mask));
 #pragma unroll
   for (int i = 0; i < select::RowParts::kLoads; i++)
-    if (parts.part[i].y != 0.0f) m.all = fmaf(parts.part[i].y, exp2_approx(parts.part[i].x - m.shift), m.all);
-#pragma unroll 4
-  for (int i = 32 * of + threadIdx.x % 32; i < l.count; i += 32 * step) m.candidates += exp2_approx(fmaf(row[l.candidates[i]], kLog2E, -m.shift));
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) {
-    m.all += __shfl_xor_sync(reduce::kFullWarp, m.all, mask);
-    m.candidates += __shfl_xor_sync(reduce::kFullWarp, m.candidates, mask);
-  }
-  return m;
+    if (parts.part[i].y != 0.0f) all = fmaf(parts.part[i].y, exp2_approx(parts.part[i].x - shift), all);
+  return make_float2(shift, all);
 }
 
-// The unit of each head over the candidates' exact scores and what the row holds besides their estimates. False where a head's row has no
-// masses, or where so much of it is estimates far above their exact scores that the difference tells too little.
-template <int HEADS, int kNumWarps, int kCluster, int kMost>
-__device__ __forceinline__ bool unite_with_rows(Gathered<HEADS, kNumWarps, kCluster, kMost>& sm, const RowMass* rows, int count) {
-  constexpr int kParts = Others<HEADS, kNumWarps>::kParts;
-  const int lane = threadIdx.x % 32;
-  bool tells = true;
-  for (int h = threadIdx.x / 32; h < HEADS; h += kNumWarps) {
-    Mass m{-reduce::kInfinity, 0.0f};
-    for (int i = lane; i < count; i += 32) m.peak = fmaxf(m.peak, sm.exact[h][i]);
-    if (m.peak > -reduce::kInfinity)
-      for (int i = lane; i < count; i += 32) m.sum += reduce::exp_difference(sm.exact[h][i], m.peak);
-    m = reduce::warp_merge<32>(m);
-    const RowMass row = rows[h * kParts];
-    float candidates = 0.0f;
+__device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
-    for (int i = 0; i < kParts; i++) candidates += rows[h * kParts + i].candidates;
-    const float peak = fmaxf(m.peak, row.shift * kLn2), unit = exp2_approx(fmaf(peak, -kLog2E, row.shift));
-    const float sum = (m.sum > 0.0f ? m.sum * reduce::exp_difference(m.peak, peak) : 0.0f) + fmaxf(row.all - candidates, 0.0f) * unit;
-    tells = tells && row.all >= 0.5f && row.all <= select::kLargestMass && sum >= row.all * unit / 32.0f && sum < reduce::kInfinity;
-    if (lane == 0) sm.heads[h] = make_float2(peak, 1.0f / sum);
-  }
-  return tells;
+  for (int mask = 16; mask > 0; mask /= 2) v += __shfl_xor_sync(reduce::kFullWarp, v, mask);
+  return v;
 }
 
 // A cluster's list from its candidates to the output. kMost, kAhead: see above.
@@ -151,13 +171,15 @@ struct Both {
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
 
   struct Memory {
-    Gathered<HEADS, kNumWarps, kCluster, kHeld> gathered;
+    Gathered<HEADS, kNumWarps, kCluster, kHeld> gathered;  // exact: scores, or what they are relative to a row's shift
     Received received;
-    float2 stats[kNumWarps][HEADS];   // peak and sum of each warp
-    RowMass rows[kMassed ? HEADS * kParts : 1];
+    float2 stats[kNumWarps][HEADS];          // peak and sum of each warp
+    float sums[kCluster][HEADS * kParts];    // of rows, relative to the shift; with masses of the first block's alone
+    float estimates[HEADS * kParts];         // of candidates
+    float shifts[HEADS], units[HEADS];
     uint32_t marks[kWindow / 32];
-    uint32_t words[kWorkers];         // a bit for each candidate of a worker that is chosen
-    alignas(8) uint64_t landed, merged;
+    uint32_t words[kWorkers];                // a bit for each candidate of a worker that is chosen
+    alignas(8) uint64_t landed, again, merged;
   };
 
   Memory& memory;
@@ -181,13 +203,13 @@ struct Both {
   __device__ __forceinline__ void arm() const {
     if (threadIdx.x == 0) {
       mbarrier_init(&memory.landed, 1);
+      mbarrier_init(&memory.again, 1);
       mbarrier_init(&memory.merged, 1);
       mbarrier_init_fence();
-      mbarrier_expect(&memory.landed, HEADS * kHeld * 4 + (kShare && !summed ? kCluster * HEADS * kParts * 8 : 0));
+      mbarrier_expect(&memory.landed, HEADS * kHeld * 4 + (summed ? 0 : kCluster * HEADS * kParts * 4));
+      mbarrier_expect(&memory.again, HEADS * kHeld * 4);
       mbarrier_expect(&memory.merged, kCluster * (16 * (own_end() - own_begin()) + 8 * HEADS) + (rank == 0 ? 4 * kWorkers : 0));
     }
-    if (kShare)
-      for (int i = threadIdx.x; i < kWindow / 32; i += kThreads) memory.marks[i] = 0;
   }
 
   // What l says of the request and the list, and what the step's functions take.
@@ -202,30 +224,162 @@ struct Both {
     score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
   }
 
+  // Head and part of it that this warp looks after, of turn i.
+  __device__ __forceinline__ int head_of(int i) const { return kParts > 1 ? warp / kParts : warp + i * kNumWarps; }
+  __device__ __forceinline__ int part_of() const { return kParts > 1 ? warp % kParts : 0; }
+
+  // Shifts and masses of the rows. Without masses, each block sums its part of a row, relative to the larger of its first two scores.
+  __device__ __forceinline__ void sum_rows(const List& l, uint32_t landed_at) const {
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++) {
+      const int h = head_of(i), of = part_of();
+      if (h >= HEADS) break;
+      const float* row = l.scores + h * l.head_stride;
+      if (summed) {
+        if (of != 0) break;
+        const float2 m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts);
+        const float all = warp_sum(m.y);
+        if (lane == 0) memory.shifts[h] = m.x, memory.sums[0][h * kParts] = all;
+      } else {
+        constexpr int kAtOnce = 8;
+        const float shift = kLog2E * fmaxf(row[0], row[min(1, l.pages - 1)]);
+        const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages), end = min(begin + part, l.pages);
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int base = begin + 32 * of + lane; base < end; base += 32 * kParts * kAtOnce) {
+          float v[kAtOnce];
+#pragma unroll
+          for (int n = 0; n < kAtOnce; n++) v[n] = select::load_score(row + base + n * 32 * kParts, base + n * 32 * kParts < end);
+#pragma unroll
+          for (int n = 0; n < kAtOnce; n++) sum += exp2_approx(fmaf(v[n], kLog2E, -shift));
+        }
+        sum = warp_sum(sum);
+        if (of == 0 && lane == 0) memory.shifts[h] = shift;
+        if (lane < kCluster) send<1>(&memory.sums[rank][h * kParts + of], {sum}, landed_at, lane);
+      }
+    }
+  }
+
+  // The same of the candidates' estimates, in this block alone.
+  __device__ __forceinline__ void sum_estimates(const List& l) const {
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++) {
+      const int h = head_of(i), of = part_of();
+      if (h >= HEADS) break;
+      const float* row = l.scores + h * l.head_stride;
+      const float shift = memory.shifts[h];
+      float sum = 0.0f;
+#pragma unroll
+      for (int base = 0; base < kMost; base += 32 * kParts) {
+        const int at = base + 32 * of + lane;
+        if (at < l.count) sum += exp2_approx(fmaf(row[l.candidates[at]], kLog2E, -shift));
+      }
+      sum = warp_sum(sum);
+      if (lane == 0) memory.estimates[h * kParts + of] = sum;
+    }
+  }
+
+  // Units of the heads from candidates' exact scores relative to the shifts, and what rows hold besides their estimates. False where sums tell too
+  // little: a peak far above the shift, scores that are not finite, estimates far above their exact scores.
+  __device__ __forceinline__ bool find_units() const {
+    bool tells = true;
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++) {
+      const int h = warp + i * kNumWarps;
+      if (h >= HEADS) break;
+      float exact = 0.0f, row = 0.0f, estimates = 0.0f;
+#pragma unroll
+      for (int at = 0; at < kHeld; at += 32) exact += kHeld % 32 == 0 || at + lane < kHeld ? memory.gathered.exact[h][at + lane] : 0.0f;
+      exact = warp_sum(exact);
+      for (int n = lane; n < (summed ? 1 : kCluster * kParts); n += 32) row += memory.sums[n / kParts][h * kParts + n % kParts];
+      row = warp_sum(row);
+#pragma unroll
+      for (int n = 0; n < kParts; n++) estimates += memory.estimates[h * kParts + n];
+      const float all = exact + fmaxf(row - estimates, 0.0f);
+      tells = tells && row >= 0.5f && row <= select::kLargestMass && all >= row / 32.0f && all < reduce::kInfinity;
+      if (lane == 0) memory.units[h] = 1.0f / all;
+    }
+    return tells;
+  }
+
+  // Keys of candidates from exact scores as scores: for every rule and whatever they are. Every block sums what it needs of a row itself.
+  __device__ __forceinline__ void make_keys(const List& l, int low, int high) const {
+    auto& sm = memory.gathered;
+    if constexpr (kShare) {
+      Mass others[kOfWarp];
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
+#pragma unroll 1
+      for (int window = 0; window < l.pages; window += kWindow) {
+        const int upto = min(window + kWindow, l.pages);
+        __syncthreads();
+        for (int i = threadIdx.x; i < kWindow / 32; i += kThreads) memory.marks[i] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < l.count; i += kThreads) {
+          const int at = l.candidates[i] - window;
+          if (at >= 0 && at < upto - window) atomicOr(&memory.marks[at / 32], 1u << at % 32);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kOfWarp; i++)
+          if (head_of(i) < HEADS)
+            add_mass(others[i], measure_row(l.scores + head_of(i) * l.head_stride, window + 32 * part_of(), upto, 32 * kParts, window, memory.marks));
+      }
+      for (int i = threadIdx.x; i < kCluster * HEADS * kParts; i += kThreads)
+        sm.others[i / (HEADS * kParts)][i % (HEADS * kParts)] = make_float2(-reduce::kInfinity, 0.0f);
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kOfWarp; i++)
+        if (head_of(i) < HEADS && lane == 0) sm.others[0][head_of(i) * kParts + part_of()] = make_float2(others[i].peak, others[i].sum);
+      __syncthreads();
+    }
+    ptx::wait_cluster_barrier(ptx::shared_address(&memory.again), 0);
+    unite<HEADS, COMBINE>(sm, l.count);
+    __syncthreads();
+    float top = 0.0f;
+    if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
+    const select::Row<HEADS> row{&sm.exact[0][0], kHeld, nullptr, 0};
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kHeld; i += kThreads)
+      sm.keys[i] = i >= low && i < high ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) + 1 : 0u;
+  }
+
   // All of it. `page` is this lane's candidate, whatever it is past the list's count. kMet: the blocks of the cluster have met.
   template <bool kMet>
   __device__ __forceinline__ void run(uint8_t* rings, const List& l, int lists, int length, const PageScoreArgs& score, const Query& query, int page) const {
     const KvCache& cache = args.cache;
     const int tid = threadIdx.x, worker = warp * kCluster + rank, first = worker * kEach;
     auto& sm = memory.gathered;
-    auto& marks = memory.marks;
     const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
     const int own = max(min(l.count - first, kEach), 0);
     int block = -1, tokens = 0;
     if (lane < own && page >= 0 && page < l.pages) block = __ldg(cache.block_table + l.request * cache.table_stride + page);
     if (block >= 0) tokens = min(length - page * PAGE, PAGE);
+    const bool chooses = l.count > args.slots;  // else every candidate is attended
+    const uint32_t landed_at = ptx::shared_address(&memory.landed);
+    // A step's rows lie in one page: this lane's of page 0.
+    const T* const keys = static_cast<const T*>(cache.k) + l.kv_head * cache.k_head_stride + lane / 4 * cache.k_token_stride;
+    const auto load = [&](Step& step, int n) {
+      const int id = __shfl_sync(reduce::kFullWarp, block, n / kSteps);
+      if (id < 0) {
+        zero_row(step.rows[0]), zero_row(step.rows[1]);
+        return;
+      }
+      const T* row = keys + id * cache.k_block_stride + n % kSteps * 16 * cache.k_token_stride;
+      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row), step.rows[0]);
+      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row + 8 * cache.k_token_stride), step.rows[1]);
+    };
     Step step[2];
-    step[0].load(score, block, l.kv_head, 0);
-    if (kEach * kSteps > 1 && own * kSteps > 1) step[1].load(score, block, l.kv_head, 1);
+    load(step[0], 0);
+    if constexpr (kEach * kSteps > 1) load(step[1], 1);
     const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
-    const T* const values = static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride;
+    const ValueLane<HEAD_DIM, A::kRowBytes, T> values(static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride, cache.v_token_stride);
     const auto copy_page = [&](int i) {
       const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
       const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
 #pragma unroll
       for (int s = 0; s < kSteps; s++)
-        copy_values<HEAD_DIM, A::kRowBytes>(ring + (i * kSteps + s) * A::kTensorBytes,
-                                            values + id * cache.v_block_stride + s * 16 * cache.v_token_stride, cache.v_token_stride, live - 16 * s);
+        values.copy(ring + (i * kSteps + s) * A::kTensorBytes, id * cache.v_block_stride + s * 16 * cache.v_token_stride, live - 16 * s);
     };
     if constexpr (kAhead) {
 #pragma unroll
@@ -233,51 +387,16 @@ struct Both {
         if (i < own) copy_page(i);
       ptx::commit_copies();
     }
-    int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
-    const int chosen = min(args.slots, l.count);
     if (rank == 0) {
+      int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
+      const int chosen = min(args.slots, l.count);
       if (tid == 0) args.counts[index] = chosen;
       for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
     }
-    const bool chooses = l.count > args.slots;  // else every candidate is attended
-    Mass others[kOfWarp];
-    const auto measure = [&](int begin, int end) {
-#pragma unroll
-      for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
-#pragma unroll 1
-      for (int window = begin; window < end; window += kWindow) {
-        const int upto = min(window + kWindow, end);
-        if (window > begin) {  // rows of more than kWindow pages a block
-          __syncthreads();
-          for (int i = tid; i < kWindow / 32; i += kThreads) marks[i] = 0;
-        }
-        __syncthreads();
-        for (int i = tid; i < l.count; i += kThreads) {
-          const int at = l.candidates[i] - window;
-          if (at >= 0 && at < upto - window) atomicOr(&marks[at / 32], 1u << at % 32);
-        }
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kOfWarp; i++) {
-          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-          if (h < HEADS) add_mass(others[i], measure_row(l.scores + h * l.head_stride, window + 32 * of, upto, 32 * kParts, window, marks));
-        }
-      }
-    };
-    if (kMassed && summed) {
-      if (chooses) {
-#pragma unroll
-        for (int i = 0; i < kOfWarp; i++) {
-          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-          if (h >= HEADS) break;
-          const RowMass m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts, l,
-                                     l.scores + h * l.head_stride, of, kParts);
-          if (lane == 0) memory.rows[h * kParts + of] = m;
-        }
-      }
-    } else if (kShare && chooses) {
-      const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages);
-      measure(begin, min(begin + part, l.pages));
+    if constexpr (!kMet) ptx::cluster_wait<kCluster>();
+    if (kMassed && chooses) {
+      sum_rows(l, landed_at);
+      __syncthreads();  // the shifts are there
     }
 
     float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
@@ -285,75 +404,78 @@ struct Both {
     for (int n = 0; n < kEach * kSteps; n++) {
       const int i = n / kSteps, s = n % kSteps;
       const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
-      if (i < own) {
-        step_logits<S>(score, step[n % 2], query, x[i][s]);
-        if (n + 2 < own * kSteps) step[n % 2].load(score, block, l.kv_head, n + 2);
-      }
+      step_logits<S>(score, step[n % 2], query, x[i][s]);
+      if (n + 2 < kEach * kSteps) load(step[n % 2], n + 2);
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
           for (int h = 0; h < 2; h++)
-            if (i >= own || g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+            if (g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
     }
-    if constexpr (!kMet) ptx::cluster_wait<kCluster>();
 
     uint32_t taken = (1u << own) - 1;
     if (chooses) {
-      const uint32_t landed_at = ptx::shared_address(&memory.landed);
-      if (kShare && !summed) {
-#pragma unroll
-        for (int i = 0; i < kOfWarp; i++) {
-          const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-          if (h < HEADS && lane < kCluster) send<2>(&sm.others[rank][h * kParts + of].x, {others[i].peak, others[i].sum}, landed_at, lane);
-        }
-      }
-#pragma unroll
-      for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          float exact[kEach];
-#pragma unroll
-          for (int i = 0; i < kEach; i++) exact[i] = page_lse<kSteps, S::kTiles>(x[i], tile, h);
-          const int head = tile * 8 + lane % 4 * 2 + h;
-          if (head < HEADS)
-#pragma unroll
-            for (int to = 0; to < kCluster; to += 8)
-              if (to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, landed_at, to + lane / 4);
-        }
       const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
-      const int low = lower_bound(l.candidates, l.count, sinks), high = lower_bound(l.candidates, l.count, recent);  // those that compete
-      const int need = args.slots - (l.count - (high - low));
-      ptx::wait_cluster_barrier(landed_at, 0);
-      if (kMassed && summed) {
-        __syncthreads();  // the rows' masses are whole
-        if (__syncthreads_or(!unite_with_rows(sm, memory.rows, l.count))) {  // rare: every block sums the whole row
-          measure(0, l.pages);
-          for (int i = tid; i < kCluster * HEADS * kParts; i += kThreads) sm.others[i / (HEADS * kParts)][i % (HEADS * kParts)] = make_float2(-reduce::kInfinity, 0.0f);
-          __syncthreads();
+      // To every block: each page's score of each head, or 2^(that - shift).
+      const auto send_exact = [&](uint32_t barrier, auto value) {
 #pragma unroll
-          for (int i = 0; i < kOfWarp; i++) {
-            const int h = kParts > 1 ? warp / kParts : warp + i * kNumWarps, of = kParts > 1 ? warp % kParts : 0;
-            if (h < HEADS && lane == 0) sm.others[0][h * kParts + of] = make_float2(others[i].peak, others[i].sum);
+        for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            const int head = tile * 8 + lane % 4 * 2 + h;
+            float exact[kEach];
+#pragma unroll
+            for (int i = 0; i < kEach; i++) exact[i] = value(x[i], tile, h, min(head, HEADS - 1));
+            if (head < HEADS)
+#pragma unroll
+              for (int to = 0; to < kCluster; to += 8)
+                if (kCluster % 8 == 0 || to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, barrier, to + lane / 4);
           }
-          __syncthreads();
-          unite<HEADS, COMBINE>(sm, l.count);
+      };
+      const auto score_of = [&](const auto& logits, int tile, int h, int) { return page_lse<kSteps, S::kTiles>(logits, tile, h); };
+      if constexpr (kMassed)
+        send_exact(landed_at, [&](const auto& logits, int tile, int h, int head) { return page_mass<kSteps, S::kTiles>(logits, tile, h, memory.shifts[head]); });
+      else
+        send_exact(ptx::shared_address(&memory.again), score_of);
+      // Those that compete: from low to high. Lists are short, so that all of them are looked at side by side.
+      int low = 0, high = 0;
+#pragma unroll
+      for (int at = 0; at < kMost; at += 32) {
+        const int candidate = at + lane < l.count ? l.candidates[at + lane] : 0x7fffffff;
+        low += __popc(__ballot_sync(reduce::kFullWarp, candidate < sinks)), high += __popc(__ballot_sync(reduce::kFullWarp, candidate < recent));
+      }
+      const int need = args.slots - (l.count - (high - low));
+      if constexpr (kMassed) {
+        sum_estimates(l);
+        ptx::wait_cluster_barrier(landed_at, 0);
+        __syncthreads();  // the estimates are summed
+        if (__syncthreads_or(!find_units())) {  // rare
+          ptx::cluster_sync<kCluster>();  // nobody looks at what was sent first any more
+          send_exact(ptx::shared_address(&memory.again), score_of);
+          make_keys(l, low, high);
+        } else {
+          for (int i = tid; i < kHeld; i += kThreads) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+              const float share = sm.exact[h][i] * memory.units[h];
+              sum += share < reduce::kSmallestShare ? 0.0f : share;
+            }
+            sm.keys[i] = i >= low && i < high ? reduce::share_key(sum) + 1 : 0u;
+          }
         }
       } else {
-        unite<HEADS, COMBINE>(sm, l.count);
+        make_keys(l, low, high);
       }
       __syncthreads();
-      float top = 0.0f;
-      if constexpr (COMBINE == Combine::kGroupMass) top = select::largest_peak(sm.heads);
-      const select::Row<HEADS> row{&sm.exact[0][0], kHeld, nullptr, 0};
-      for (int i = tid; i < kHeld; i += kThreads) sm.keys[i] = i < l.count ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) : 0u;
-      __syncthreads();
+      const LaneKeys<kHeld> all(sm.keys);
       taken = 0;
 #pragma unroll
       for (int i = 0; i < kEach; i++) {
         const int n = first + i;
-        if (i < own && (n < low || n >= high || rank_above<kHeld>(sm.keys, n, low, high) < need)) taken |= 1u << i;
+        if (i < own && (n < low || n >= high || all.above(n, sm.keys[n]) < need)) taken |= 1u << i;
       }
     }
     if constexpr (!kAhead) {
@@ -367,8 +489,19 @@ struct Both {
     attend::State<HEAD_DIM, S::kTiles, T> state;
 #pragma unroll
     for (int tile = 0; tile < S::kTiles; tile++) {
+      // All logits are known: the peak comes first, and nothing is scaled again.
 #pragma unroll
-      for (int j = 0; j < 2; j++) state.peak[tile][j] = minus_infinity(), state.sum[tile][j] = 0.0f;
+      for (int h = 0; h < 2; h++) {
+        float peak = minus_infinity();
+#pragma unroll
+        for (int i = 0; i < kEach; i++)
+#pragma unroll
+          for (int s = 0; s < kSteps; s++)
+            if (taken >> i & 1) peak = fmaxf(peak, fmaxf(x[i][s][tile][0][h], x[i][s][tile][1][h]));
+#pragma unroll
+        for (int mask = 4; mask < 32; mask *= 2) peak = fmaxf(peak, __shfl_xor_sync(reduce::kFullWarp, peak, mask));
+        state.peak[tile][h] = peak, state.sum[tile][h] = 0.0f;
+      }
 #pragma unroll
       for (int d = 0; d < HEAD_DIM / 16; d++)
 #pragma unroll
@@ -381,13 +514,19 @@ struct Both {
       if (!(taken >> i & 1)) continue;
 #pragma unroll
       for (int s = 0; s < kSteps; s++) {
-        float logits[S::kTiles][4];
+        uint32_t p[S::kTiles][2];  // B fragments of P^T [token, head]
 #pragma unroll
         for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll
-          for (int j = 0; j < 4; j++) logits[tile][j] = x[i][s][tile][j / 2][j % 2];
-        uint32_t p[S::kTiles][2];
-        state.template weigh<false, T>(logits, 0xffffu, 0.0f, p);
+          for (int j = 0; j < 2; j++) {
+            float w[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+              w[h] = attend::weight(x[i][s][tile][j][h], state.peak[tile][h]);
+              state.sum[tile][h] += w[h];
+            }
+            p[tile][j] = ptx::transpose8x8(pack2<T>(w[0], w[1]));
+          }
         attend::Fragments<HEAD_DIM, T>::template each_value<A::kRowBytes>(
             ring + (i * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
@@ -434,12 +573,13 @@ struct Both {
           if (w < warp) position += sm.counts[w];
           before += sm.counts[w];
         }
-        if (mine && position < args.slots) out[position] = l.candidates[i];
+        if (mine && position < args.slots)
+          args.pages[l.request * args.pages_batch_stride + l.list * args.pages_list_stride + position] = l.candidates[i];
         __syncthreads();
       }
     }
     __syncthreads();  // nobody looks at the barriers any more
-    if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
+    if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.again), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
   }
 };
 
