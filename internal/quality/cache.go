@@ -91,3 +91,12 @@ func (s store) of(page, tokens int) (keys, values []float64) {
 	}
 	return s.keys[from:to], s.values[from:to]
 }
+
+// codesOf is an exact score of quantised keys: it reads their half of the records.
+type codesOf struct {
+	reference.PageScorer
+	kivi reference.Kivi
+}
+
+// Bytes are the codes, scales and zeros of a page's keys.
+func (c codesOf) Bytes() float64 { return float64(c.kivi.Head + c.kivi.Tiles*c.kivi.Codes) }

@@ -48,8 +48,11 @@ func (l *layer) fit(o Options, a aid, head, page int, stores map[int]store) (all
 			made[seen] = l.fitTo(o, a, head, page, stores[seen].keys)
 		}
 		for _, f := range made[seen] {
-			if f.Scorer == ExactLSE && c.bits() > 0 { // it reads what attention reads
-				f.PageScorer = reference.NewExactLSE(stores[c.bits()].keys[:l.tokens/page*page*l.dim], l.dim, page)
+			if f.Scorer == ExactLSE && c.bits() > 0 { // it reads what attention reads, whatever summaries are built of
+				if c.pre() {
+					continue
+				}
+				f.PageScorer = codesOf{reference.NewExactLSE(stores[c.bits()].keys[:l.tokens/page*page*l.dim], l.dim, page), reference.NewKivi(l.dim, page, c.bits())}
 			}
 			f.Cache = c
 			all = append(all, f)

@@ -53,12 +53,21 @@ func Axes() []*specs.Spec {
 	}
 	add("dtype", "fp16", func(s *specs.Spec) { s.Cache.DType = "fp16" })
 	add("dtype", "fp8-e4m3", func(s *specs.Spec) { s.Cache.DType = specs.FP8 })
+	for _, dtype := range []string{specs.KIVI4, specs.KIVI2} {
+		add("dtype", dtype, func(s *specs.Spec) { s.Cache.DType = dtype })
+	}
 	for _, rule := range []string{"group_max", "group_mass", "peak_normalised", "per_head"} {
 		add("combine", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.Locks.Combine = rule })
 	}
 	for _, scorer := range []string{specs.Quest, specs.MeanKey, specs.ExactLSE} {
 		add("scorer", strings.ReplaceAll(scorer, "_", "-"), func(s *specs.Spec) { s.Locks.Scorer = scorer })
 	}
+	add("record", "c4", func(s *specs.Spec) { s.Locks.CoefficientBits = 4 })
+	add("record", "r1c4m4", func(s *specs.Spec) { s.Locks.Rank, s.Locks.CoefficientBits, s.Locks.CentroidBits = 1, 4, 4 })
+	add("record", "r2c4s16", func(s *specs.Spec) { s.Locks.Rank, s.Locks.CoefficientBits, s.Locks.ScaleGroup = 2, 4, "16" })
+	add("record", "r8c4m4s16w", func(s *specs.Spec) {
+		s.Locks.Rank, s.Locks.CoefficientBits, s.Locks.CentroidBits, s.Locks.ScaleGroup, s.Locks.Basis = 8, 4, 4, "16", "query_weighted"
+	})
 	add("rerank", 2, func(s *specs.Spec) { s.Locks.Rerank = 2 })
 	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
 	for _, rule := range []string{"snapkv", "value_norm", "keydiff", "streaming"} {
@@ -95,12 +104,24 @@ func RandomSpecs(n int, seed uint64) []*specs.Spec {
 			s.Locks.Combine = []string{"share_average", "group_max", "group_mass", "peak_normalised", "per_head"}[r.IntN(5)]
 			s.Locks.AlwaysKeep = specs.Keep{SinkPages: r.IntN(3), RecentPages: r.IntN(3)}
 			randomDrop(s, r, pick)
+			randomForm(s, rand.New(rand.NewPCG(seed, uint64(1000+len(out)))))
 		})
 		if specs.Validate(s) == nil {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// randomForm draws the form of a record where it has a choice. By a generator of its own, so that older seeds mean the same otherwise.
+func randomForm(s *specs.Spec, r *rand.Rand) {
+	if s.Cache.PageSize != 16 || s.Locks.Rank > 8 {
+		return
+	}
+	s.Locks.CoefficientBits, s.Locks.CentroidBits = 4*(1+r.IntN(2)), 4*(1+r.IntN(2))
+	if s.Locks.BasisBits <= 4 {
+		s.Locks.ScaleGroup = []string{"column", "16"}[r.IntN(2)]
+	}
 }
 
 // randomDrop draws the eviction section. Rows of the window, group x window, stay at 1024 at most: float64 observes each.
