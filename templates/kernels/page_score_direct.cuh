@@ -38,38 +38,40 @@ __device__ __forceinline__ void prefetch_first(const PageScoreArgs& args, uint32
                 lane % kRowLines * 64);
 }
 
-// Grid: x blocks of WARPS warps, any number. No shared memory.
-template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, class FORM = PlainForm>
-__device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
-  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>;
+// Walks the list of tiles. load(request, kv_head, pass, query) makes the query of a unit; score(page, query, request, kv_head, pass, first,
+// live, mapped) scores a tile that has a record, page[i] being that of pages g + 8 i.
+template <class S, class Query, int WARPS, class Load, class Score>
+__device__ __forceinline__ void walk_tiles(const PageScoreArgs& args, Load load, Score score) {
   const int lane = threadIdx.x % 32, g = lane / 4;
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
   if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
   if (share.idle()) return;
   prefetch_first<S>(args, share.first, units);
-  TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
+  TileTasks<S::kPage, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
   TileTask now, then;
   bool more = tasks.next(now);
   if (!more) return;
   int block = tile_block(args, now);
-  ScoreQuery<S> query;
+  Query query;
   int loaded_request = -1, loaded_unit = -1;
   while (more) {
     more = tasks.next(then);
     const int next_block = more ? tile_block(args, then) : -1;  // on its way while this tile is computed
     const int kv_head = now.unit / S::kPasses, pass = now.unit % S::kPasses;
-    const int first = now.tile * kScoreTile;
+    const int first = now.tile * kScoreTile, live = now.pages - first < kScoreTile ? now.pages - first : kScoreTile;
     const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;
     if (first >= now.pages) {
       score_tail<S>(args, now.request, kv_head, pass, now.pages, now.tail);
+    } else if (mapped == 0) {
+      fill_tile<S>(args, now.request, kv_head, pass, first, live);
     } else {
       if (now.request != loaded_request || now.unit != loaded_unit) {
-        load_query<S>(args, now.request, kv_head, pass, query);
+        load(now.request, kv_head, pass, query);
         loaded_request = now.request, loaded_unit = now.unit;
       }
       // A page without a record reads a neighbour's and drops the result.
-      const int any = mapped != 0 ? __shfl_sync(0xffffffffu, block, __ffs(mapped) - 1) : -1;
+      const int any = __shfl_sync(0xffffffffu, block, __ffs(mapped) - 1);
       GlobalBytes page[2];
 #pragma unroll
       for (int i = 0; i < 2; i++) {
@@ -77,15 +79,23 @@ __device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
         id = id >= 0 ? id : any;
         page[i].base = args.summaries + id * args.summary_block_stride + kv_head * args.summary_head_stride;
       }
-      const int live = now.pages - first < kScoreTile ? now.pages - first : kScoreTile;
-      if (mapped != 0)
-        score_tile<S>(args, page, query, now.request, kv_head, pass, first, live, mapped);
-      else
-        fill_tile<S>(args, now.request, kv_head, pass, first, live);
+      score(page, query, now.request, kv_head, pass, first, live, mapped);
     }
     now = then;
     block = next_block;
   }
+}
+
+// Grid: x blocks of WARPS warps, any number. No shared memory.
+template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int WARPS, class FORM = PlainForm>
+__device__ __forceinline__ void page_score_direct(const PageScoreArgs& args) {
+  using S = ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>;
+  walk_tiles<S, ScoreQuery<S>, WARPS>(
+      args,
+      [&](int request, int kv_head, int pass, ScoreQuery<S>& query) { load_query<S>(args, request, kv_head, pass, query); },
+      [&](const GlobalBytes(&page)[2], const ScoreQuery<S>& query, int request, int kv_head, int pass, int first, int live, uint32_t mapped) {
+        score_tile<S>(args, page, query, request, kv_head, pass, first, live, mapped);
+      });
 }
 
 }  // namespace kvloom

@@ -104,57 +104,23 @@ struct MeanKey : ScoreShape<T, HEAD_DIM, PAGE, 1, 8, GROUP, false> {
 // Grid: x blocks of WARPS warps, any number. No shared memory.
 template <class S, int WARPS>
 __device__ __forceinline__ void score_plain(const PageScoreArgs& args) {
+  using Query = typename S::Query;
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
-  const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
-  const WarpShare share(WARPS, units);
-  if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
-  if (share.idle()) return;
-  TileTasks<S::kPage, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
-  TileTask now, then;
-  bool more = tasks.next(now);
-  if (!more) return;
-  int block = tile_block(args, now);
-  typename S::Query query;
-  int loaded_request = -1, loaded_unit = -1;
-  while (more) {
-    more = tasks.next(then);
-    const int next_block = more ? tile_block(args, then) : -1;  // on its way while this tile is computed
-    const int kv_head = now.unit / S::kPasses, pass = now.unit % S::kPasses;
-    const int first = now.tile * kScoreTile;
-    const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;
-    if (first >= now.pages) {
-      score_tail<S>(args, now.request, kv_head, pass, now.pages, now.tail);
-    } else if (mapped == 0) {
-      fill_tile<S>(args, now.request, kv_head, pass, first, now.pages - first < kScoreTile ? now.pages - first : kScoreTile);
-    } else {
-      if (now.request != loaded_request || now.unit != loaded_unit) {
-        S::load(args, now.request, kv_head, pass, query);
-        loaded_request = now.request, loaded_unit = now.unit;
-      }
-      // A page without a record reads a neighbour's and drops the result.
-      const int any = __shfl_sync(0xffffffffu, block, __ffs(mapped) - 1);
-      GlobalBytes page[2];
+  walk_tiles<S, Query, WARPS>(
+      args, [&](int request, int kv_head, int pass, Query& query) { S::load(args, request, kv_head, pass, query); },
+      [&](const GlobalBytes(&page)[2], const Query& query, int request, int kv_head, int pass, int first, int live, uint32_t mapped) {
+        float acc[4];
+        S::dots(args, page, query, acc);
+        float* scores = args.scores + request * args.score_batch_stride + first;
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        int id = __shfl_sync(0xffffffffu, block, g + 8 * i);
-        id = id >= 0 ? id : any;
-        page[i].base = args.summaries + id * args.summary_block_stride + kv_head * args.summary_head_stride;
-      }
-      float acc[4];
-      S::dots(args, page, query, acc);
-      float* scores = args.scores + now.request * args.score_batch_stride + first;
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int n = g + i / 2 * 8, head = pass * S::kUnitHeads + 2 * p + i % 2;
-        if (first + n >= now.pages || head >= S::kGroup) continue;
-        const float logit = S::kSoftcap ? args.logit_softcap * tanh_accurate(acc[i] / args.logit_softcap) : acc[i];
-        scores[(static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride + n] =
-            mapped >> n & 1 ? logit + S::kOffset : minus_infinity();
-      }
-    }
-    now = then;
-    block = next_block;
-  }
+        for (int i = 0; i < 4; i++) {
+          const int n = g + i / 2 * 8, head = pass * S::kUnitHeads + 2 * p + i % 2;
+          if (n >= live || head >= S::kGroup) continue;
+          const float logit = S::kSoftcap ? args.logit_softcap * tanh_accurate(acc[i] / args.logit_softcap) : acc[i];
+          scores[(static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride + n] =
+              mapped >> n & 1 ? logit + S::kOffset : minus_infinity();
+        }
+      });
 }
 
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, bool SOFTCAP, int WARPS>
