@@ -79,7 +79,6 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     if (tid == 0) {
       for (int i = 0; i < kRounds; ++i) mbarrier_init(&sm.barriers[i], 1);
       mbarrier_init_fence();
-      for (int i = 0; i < kRounds; ++i) mbarrier_expect(&sm.barriers[i], kCluster * 4 * BINS);
     }
     ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   }
@@ -255,6 +254,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     __syncthreads();
     if constexpr (kCluster > 1) {
       const uint32_t barrier = ptx::shared_address(&sm.barriers[round]);
+      if (tid == 0) mbarrier_expect(&sm.barriers[round], kCluster * 4 * BINS);  // others' counts may have landed; all are waited for
       for (int i = tid; i < kCluster * BINS / 4; i += kThreads) {
         const int piece = i % (BINS / 4) * 4, to = i / (BINS / 4);
         ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.of_ranks[round][rank][piece]), to),
