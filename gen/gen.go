@@ -77,6 +77,7 @@ var works = []struct {
 	{string(plan.PageSelectAttend), plan.PageSelectAttend},
 	{string(plan.PageRerank), plan.PageRerank},
 	{string(plan.PageRerankAttend), plan.PageRerankAttend},
+	{string(plan.PageSelectRerankAttend), plan.PageSelectRerankAttend},
 	{string(plan.KVQuantize), plan.KVQuantize},
 	{string(plan.QueryMoment), plan.QueryMoment},
 	{string(plan.QueryFactor), plan.QueryFactor},

@@ -23,7 +23,7 @@ func (w Work) Family() plan.Family {
 
 // Works are what tune measures, in the order of a decode step, then of eviction after a prompt. A spec has no use for some of the
 // latter: plan.Plan.Has.
-var Works = []Work{Work(plan.PageSummary), Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend), Work(plan.PageRerank), Work(plan.PageRerankAttend),
+var Works = []Work{Work(plan.PageSummary), Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageSelectRerankAttend),
 	Work(plan.KVQuantize), Work(plan.QueryMoment), Work(plan.QueryFactor),
 	Work(plan.DropObserve), Work(plan.DropScore), Work(plan.DropObserveScore), Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect),
 	Work(plan.DropPoolSelect), Work(plan.DropCompact)}

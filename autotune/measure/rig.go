@@ -407,7 +407,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 		return nil, err
 	}
 	p := r.Problem
-	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank) || work == Work(plan.PageRerankAttend)) {
+	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank) || work == Work(plan.PageRerankAttend) || work == Work(plan.PageSelectRerankAttend)) {
 		p.Slots = int64(r.Spec.Candidates())
 	}
 	workspace := c.Geometry.WorkspaceBytes(p)
@@ -441,7 +441,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 // links reports whether a work is a link of a chain that may start before the one before it has ended.
 func links(work Work) bool {
 	switch work {
-	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend),
+	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageSelectRerankAttend), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend),
 		Work(plan.DropPool), Work(plan.DropAllot), Work(plan.DropSelect), Work(plan.DropPoolSelect), Work(plan.DropCompact):
 		return true
 	}
@@ -470,6 +470,8 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 		return r.rerankStep(fn, l, ws)
 	case Work(plan.PageRerankAttend):
 		return r.rerankAttendStep(fn, l)
+	case Work(plan.PageSelectRerankAttend):
+		return r.selectRerankStep(fn, l, ws)
 	case Work(plan.KVQuantize):
 		return r.quantizeStep(fn, l, ws)
 	case Work(plan.QueryMoment):

@@ -73,14 +73,36 @@ func (r *Rig) rerankStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 	}}, nil
 }
 
+// rerankAttendArgs are those of set i.
+func (r *Rig) rerankAttendArgs(i int) kernel.PageRerankAttendArgs {
+	row, d := r.Problem.QHeads*int64(r.Spec.Attention.HeadDim), int64(r.Spec.Attention.HeadDim)
+	return kernel.PageRerankAttendArgs{Rerank: r.rerankArgs(i, 0), Out: r.out, LSE: r.lse, OutBatchStride: row, OutHeadStride: d}
+}
+
+// selectRerankStep proposes by the scores of a set, reranks and attends.
+func (r *Rig) selectRerankStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
+	if err := r.needRerank(); err != nil {
+		return nil, err
+	}
+	args := make([]kernel.PageSelectRerankAttendArgs, 1)
+	return &Step{Sets: max(r.scores.n, r.wide.n), launch: func(i int) error {
+		b := r.rerankAttendArgs(i)
+		a := &b.Rerank
+		args[0] = kernel.PageSelectRerankAttendArgs{Both: b, Select: kernel.PageSelectArgs{Scores: a.Scores, Masses: a.Masses, SeqLens: r.lens,
+			Pages: a.Candidates, Counts: a.CandidateCounts, Workspace: ws, ScoreBatchStride: a.ScoreBatchStride, ScoreHeadStride: a.ScoreHeadStride,
+			PagesBatchStride: a.CandidatesBatchStride, PagesListStride: a.CandidatesListStride, Batch: a.Cache.Batch, KVHeads: a.Cache.KVHeads,
+			MaxPages: a.Cache.MaxPages, Slots: a.CandidateSlots, SinkPages: a.SinkPages, RecentPages: a.RecentPages}}
+		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
+	}}, nil
+}
+
 func (r *Rig) rerankAttendStep(fn device.Function, l *device.Launch) (*Step, error) {
 	if err := r.needRerank(); err != nil {
 		return nil, err
 	}
-	p, d := r.Problem, int64(r.Spec.Attention.HeadDim)
 	args := make([]kernel.PageRerankAttendArgs, 1)
 	return &Step{Sets: r.wide.n, launch: func(i int) error {
-		args[0] = kernel.PageRerankAttendArgs{Rerank: r.rerankArgs(i, 0), Out: r.out, LSE: r.lse, OutBatchStride: p.QHeads * d, OutHeadStride: d}
+		args[0] = r.rerankAttendArgs(i)
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
 }

@@ -61,10 +61,10 @@ func (p pkg) rerank() jen.Dict {
 }
 
 // selection is the fields of a selection's arguments.
-func (p pkg) selection() jen.Dict {
+func (p pkg) selection(pages, counts string) jen.Dict {
 	return jen.Dict{
-		jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id("pages"),
-		jen.Id("Counts"): jen.Id("counts"), jen.Id("Workspace"): jen.Id("workspace"),
+		jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id(pages),
+		jen.Id("Counts"): jen.Id(counts), jen.Id("Workspace"): jen.Id("workspace"),
 		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
 		jen.Id("PagesBatchStride"): p.lists().Op("*").Id(p.slots()), jen.Id("PagesListStride"): jen.Id(p.slots()),
 		jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
@@ -128,7 +128,7 @@ count int32 [batch, list].`,
 		args:   `fills in dense scores [batch, q head, max pages], pages [batch, list, Slots] and counts [batch, list].`,
 		params: []jen.Code{cacheParam(), ptrs("scores", "pages", "counts", "workspace")},
 		fill: func(p pkg) jen.Dict {
-			return p.selection()
+			return p.selection("pages", "counts")
 		},
 	},
 	{
@@ -159,6 +159,21 @@ int32 [batch, list, Slots], -1 after them, and their count int32 [batch, list].`
 		},
 	},
 	{
+		stem: plan.PageSelectRerankAttend, function: "PageSelectRerankAttend",
+		doc: `does what PageSelect, PageRerank and PageAttend do, in one launch: the blocks that propose a list's candidates rerank them and attend
+to what they keep. DecodeLayer uses it where all of its blocks run at once.`,
+		args: `fills in dense scores [batch, q head, max pages], q and out [batch, q head, dim], candidates [batch, list, Candidates] and
+pages [batch, list, Slots], which are written too. lse may be null.`,
+		params: []jen.Code{cacheParam(), ptrs("scores", "q", "candidates", "candidateCounts", "pages", "counts", "out", "lse", "workspace")},
+		fill: func(p pkg) jen.Dict {
+			return jen.Dict{jen.Id("Select"): jen.Qual(kernelPath, "PageSelectArgs").Values(p.selection("candidates", "candidateCounts")),
+				jen.Id("Both"): jen.Qual(kernelPath, "PageRerankAttendArgs").Values(jen.Dict{
+					jen.Id("Rerank"): jen.Qual(kernelPath, "PageRerankArgs").Values(p.rerank()), jen.Id("Out"): jen.Id("out"), jen.Id("LSE"): jen.Id("lse"),
+					jen.Id("OutBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("OutHeadStride"): jen.Id("HeadDim"),
+				})}
+		},
+	},
+	{
 		stem: plan.PageAttend, function: "PageAttend",
 		doc: `attends to the tokens of the listed pages alone, renormalised: out = softmax(scale * K_S q) V_S, in DType [batch, q head, dim], and the
 natural-log normaliser f32 [batch, q head] where lse is not null. With null pages and counts it attends to all pages: dense attention,
@@ -179,7 +194,7 @@ where all of its blocks run at once.`,
 [batch, list], which are written too. lse may be null.`,
 		params: []jen.Code{cacheParam(), ptrs("scores", "q", "pages", "counts", "out", "lse", "workspace")},
 		fill: func(p pkg) jen.Dict {
-			return jen.Dict{jen.Id("Select"): jen.Qual(kernelPath, "PageSelectArgs").Values(p.selection()),
+			return jen.Dict{jen.Id("Select"): jen.Qual(kernelPath, "PageSelectArgs").Values(p.selection("pages", "counts")),
 				jen.Id("Attend"): jen.Qual(kernelPath, "PageAttendArgs").Values(p.attention())}
 		},
 	},

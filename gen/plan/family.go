@@ -21,6 +21,8 @@ func ForFamily(f Family, s *specs.Spec, t Target) FamilyPlan {
 		return planQueryMoment(s, t)
 	case QueryFactor:
 		return planQueryFactor(s, t)
+	case PageSelectRerankAttend:
+		return planPageSelectRerankAttend(s, t)
 	case PageRerankAttend:
 		return planPageRerankAttend(s, t)
 	case PageRerank:

@@ -144,8 +144,10 @@ func New(s *specs.Spec, t Target) *Plan {
 	}
 	if s.Locks.Rerank > 1 {
 		p.Families = append(p.Families, planPageRerank(s, t))
-		if fp := planPageRerankAttend(s, t); len(fp.Candidates) > 0 {
-			p.Families = append(p.Families, fp)
+		for _, fp := range []FamilyPlan{planPageRerankAttend(s, t), planPageSelectRerankAttend(s, t)} {
+			if len(fp.Candidates) > 0 {
+				p.Families = append(p.Families, fp)
+			}
 		}
 	}
 	if fp := planPageSelectAttend(s, t); len(fp.Candidates) > 0 {

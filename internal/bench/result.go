@@ -101,7 +101,7 @@ func ShapeOf(family string, j Job) Shape {
 		chosen()
 	case string(plan.PageAttend):
 		shape.Budget = l.BudgetTokens
-	case string(plan.PageRerank), string(plan.PageRerankAttend), string(plan.PageSelectAttend):
+	case string(plan.PageRerank), string(plan.PageRerankAttend), string(plan.PageSelectRerankAttend), string(plan.PageSelectAttend):
 		chosen()
 	case ChainFamily:
 		summarised()

@@ -30,6 +30,9 @@ func ways(p *plan.Plan, family string) (list [][]measure.Work) {
 			if p.Has(plan.PageRerankAttend) {
 				list = append(list, []measure.Work{score, choose, measure.Work(plan.PageRerankAttend)})
 			}
+			if p.Has(plan.PageSelectRerankAttend) {
+				list = append(list, []measure.Work{score, measure.Work(plan.PageSelectRerankAttend)})
+			}
 			return list
 		}
 		list := [][]measure.Work{{measure.Work(plan.PageScore), measure.Work(plan.PageSelect), measure.Work(plan.PageAttend)}}

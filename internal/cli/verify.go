@@ -141,7 +141,7 @@ func (v *VerifyCmd) list() ([]*specs.Spec, error) {
 }
 
 func parseFamilies(names []string) ([]plan.Family, error) {
-	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageRerank, plan.PageRerankAttend, plan.PageAttend, plan.PageSelectAttend, verify.Chain, plan.KVQuantize, plan.QueryMoment, plan.QueryFactor,
+	known := []plan.Family{plan.PageSummary, plan.PageScore, plan.PageSelect, plan.PageRerank, plan.PageRerankAttend, plan.PageSelectRerankAttend, plan.PageAttend, plan.PageSelectAttend, verify.Chain, plan.KVQuantize, plan.QueryMoment, plan.QueryFactor,
 		plan.DropObserve, plan.DropScore, plan.DropObserveScore, plan.DropPool, plan.DropAllot, plan.DropSelect, plan.DropPoolSelect, plan.DropCompact, verify.DropChain}
 	var out []plan.Family
 	for _, name := range names {

@@ -69,6 +69,7 @@ type rerankRun struct {
 	proposals                              reference.Lists // of this launch
 	args                                   kernel.PageRerankArgs
 	attended                               *rerankOutputs // of page_rerank_attend
+	selected                               *Tally         // of page_select_rerank_attend, which proposes too; nil: candidates are given
 	masses                                 *Buffer        // beside the scores; nil: none
 	mislead                                float64        // nats that every third complete page's estimate is too high
 }
@@ -144,6 +145,9 @@ func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
 		if err := r.Arena.Check(); err != nil {
 			return err
 		}
+		if err := r.readProposals(at, estimates); err != nil {
+			return err
+		}
 		if err := r.attended.once(at, try, Int32s(pages), Int32s(counts)); err != nil {
 			return err
 		}
@@ -216,6 +220,9 @@ func (r *rerankRun) put(est reference.Scores) error {
 		if err := errors.Join(r.masses.Write(BytesOfFloat32(massesOf(scores, r.scoreRows, r.Problem.Q.Heads, r.Pages(0)))), r.masses.Freeze()); err != nil {
 			return err
 		}
+	}
+	if r.selected != nil {
+		return errors.Join(r.scores.Write(BytesOfFloat32(scores)), r.scores.Freeze(), r.wide.Poison(), r.wideCounts.Poison())
 	}
 	return errors.Join(r.scores.Write(BytesOfFloat32(scores)), r.wide.Write(BytesOfInt32(wide)), r.wideCounts.Write(BytesOfInt32(counts)))
 }

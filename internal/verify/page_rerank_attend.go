@@ -21,11 +21,11 @@ func checkPageRerankAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Ca
 		if cs.HeadLens { // of compacted caches, which have no page summaries
 			return nil
 		}
-		return rerankAttendCase(e, s, k, cs, o.Seed)
+		return rerankAttendCase(e, s, k, cs, o.Seed, false)
 	})
 }
 
-func rerankAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []Result {
+func rerankAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64, selects bool) []Result {
 	p, err := NewProblem(s, c, seed)
 	if err != nil {
 		return []Result{Failed(c.Name, rerankMetric, err)}
@@ -37,6 +37,9 @@ func rerankAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []R
 	if err == nil {
 		err = run.attendTo(p, a, o, NewTally(c.Name, lseMetric, ScoreBound(0)))
 	}
+	if err == nil && selects {
+		run.selected = NewTally(c.Name, selectMetric, SelectBound)
+	}
 	if err == nil {
 		err = run.all(t)
 	}
@@ -47,7 +50,11 @@ func rerankAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []R
 	if err != nil {
 		return []Result{t.Result()} // the rest was not compared
 	}
-	return []Result{t.Result(), o.Result(), run.attended.lse.Result()}
+	results := []Result{t.Result(), o.Result(), run.attended.lse.Result()}
+	if selects {
+		results = append(results, run.selected.Result())
+	}
+	return results
 }
 
 // rerankOutputs are what page_rerank_attend writes beside the lists, compared as page_attend's.
@@ -89,6 +96,9 @@ func (r *rerankRun) allMassed(t *Tally, a *Arena) (err error) {
 // enqueue is the launch: of page_rerank, or of page_rerank_attend.
 func (r *rerankRun) enqueue(s device.Stream) error {
 	if o := r.attended; o != nil {
+		if r.selected != nil {
+			return Enqueue(r.kernel, s, r.launch, r.selectingArgs())
+		}
 		return Enqueue(r.kernel, s, r.launch, &o.args)
 	}
 	return Enqueue(r.kernel, s, r.launch, &r.args)

@@ -9,7 +9,7 @@ import (
 	"github.com/kvloom/kvloom/runtime/sim"
 )
 
-// TestPageRerankAttendOnSimulator runs page_rerank_attend over shapes that differ in each parameter: combine rules, pages of several steps,
+// TestPageRerankAttendOnSimulator runs page_rerank_attend, and page_select_rerank_attend where it has the rule, over shapes that differ in each parameter: combine rules, pages of several steps,
 // two n tiles, a softcap, several candidates a warp, values asked for ahead and not.
 func TestPageRerankAttendOnSimulator(t *testing.T) {
 	for _, tc := range []struct {
@@ -37,8 +37,17 @@ func TestPageRerankAttendOnSimulator(t *testing.T) {
 			}
 			l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
 			e := NewEnv(dev, l.Compile)
-			list := plan.ForFamily(plan.PageRerankAttend, s, plan.Targets["sm_90a"]).Candidates
-			for _, at := range tc.candidates {
+			var list []plan.Candidate
+			for _, f := range []plan.Family{plan.PageRerankAttend, plan.PageSelectRerankAttend} {
+				all := plan.ForFamily(f, s, plan.Targets["sm_90a"]).Candidates
+				if tc.combine != "share_average" && f == plan.PageSelectRerankAttend {
+					continue
+				}
+				for _, at := range tc.candidates {
+					list = append(list, all[at])
+				}
+			}
+			for at := range list {
 				for _, name := range tc.cases {
 					results, err := Check(context.Background(), e, s, list[at], Options{Only: name, Seed: 1, Workloads: "small"})
 					if err != nil {

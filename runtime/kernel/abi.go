@@ -141,6 +141,12 @@ type PageRerankAttendArgs struct {
 	OutHeadStride  int64          // elements
 }
 
+// PageSelectRerankAttendArgs is all three in one launch: Both reads the candidates that Select writes.
+type PageSelectRerankAttendArgs struct {
+	Select PageSelectArgs
+	Both   PageRerankAttendArgs
+}
+
 // PageAttendArgs attends to the listed pages alone, or to all pages when Pages is 0 (dense).
 type PageAttendArgs struct {
 	Cache            KVCache

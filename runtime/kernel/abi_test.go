@@ -43,7 +43,7 @@ func assertions() string {
 	}{
 		{"KvCache", reflect.TypeFor[KVCache]()}, {"PageSummaryArgs", reflect.TypeFor[PageSummaryArgs]()}, {"PageScoreArgs", reflect.TypeFor[PageScoreArgs]()},
 		{"PageSelectArgs", reflect.TypeFor[PageSelectArgs]()}, {"PageAttendArgs", reflect.TypeFor[PageAttendArgs]()}, {"PageSelectAttendArgs", reflect.TypeFor[PageSelectAttendArgs]()},
-		{"KvQuantizeArgs", reflect.TypeFor[KVQuantizeArgs]()}, {"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()}, {"PageRerankAttendArgs", reflect.TypeFor[PageRerankAttendArgs]()}, {"QueryMomentArgs", reflect.TypeFor[QueryMomentArgs]()}, {"QueryFactorArgs", reflect.TypeFor[QueryFactorArgs]()},
+		{"KvQuantizeArgs", reflect.TypeFor[KVQuantizeArgs]()}, {"PageRerankArgs", reflect.TypeFor[PageRerankArgs]()}, {"PageRerankAttendArgs", reflect.TypeFor[PageRerankAttendArgs]()}, {"PageSelectRerankAttendArgs", reflect.TypeFor[PageSelectRerankAttendArgs]()}, {"QueryMomentArgs", reflect.TypeFor[QueryMomentArgs]()}, {"QueryFactorArgs", reflect.TypeFor[QueryFactorArgs]()},
 		{"DropObserveArgs", reflect.TypeFor[DropObserveArgs]()}, {"DropScoreArgs", reflect.TypeFor[DropScoreArgs]()}, {"DropObserveScoreArgs", reflect.TypeFor[DropObserveScoreArgs]()}, {"DropPoolArgs", reflect.TypeFor[DropPoolArgs]()},
 		{"DropBudget", reflect.TypeFor[DropBudget]()}, {"DropAllotArgs", reflect.TypeFor[DropAllotArgs]()}, {"DropSelectArgs", reflect.TypeFor[DropSelectArgs]()},
 		{"DropCompactArgs", reflect.TypeFor[DropCompactArgs]()},

@@ -101,7 +101,7 @@ func (s *Set) launchKernel(st device.Stream, lw *loadedWork, index int, p Proble
 // again, or keep another, when batch, heads, pages, slots or the workload of the lookup change.
 func (s *Set) WorkspaceBytes(work string, p Problem) (int64, error) {
 	p.SMs = int64(s.info.SMs)
-	if m := &s.bundle.Model; m.Reranks() && (work == PageSelect || work == PageRerank || work == PageRerankAttend) {
+	if m := &s.bundle.Model; m.Reranks() && (work == PageSelect || work == PageRerank || work == PageRerankAttend || work == PageSelectRerankAttend) {
 		p.Slots = int64(m.Candidates)
 	}
 	for id, name := range workNames {

@@ -39,9 +39,11 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 		return err
 	}
 	if a.Rerank == nil {
-		if index := s.together(sel, w); index >= 0 {
+		if index := s.together(selectAttendWork, sel, w); index >= 0 {
 			return s.selectAttend(st, a, sel, index)
 		}
+	} else if index := s.together(selectRerankAttendWork, sel, w); index >= 0 {
+		return s.selectRerankAttend(st, a, sel, index)
 	}
 	if err := s.launch(st, selectWork, w, sel, a.Select.Workspace, unsafe.Pointer(&a.Select), unsafe.Sizeof(a.Select), true); err != nil {
 		return err
@@ -105,15 +107,18 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 	return c.result()
 }
 
-// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order; select's also serves PageSelectAttend.
+// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order; select's also serves PageSelectAttend and
+// PageSelectRerankAttend.
 func (s *Set) LayerWorkspaceBytes(p Problem) (bytes [3]int64, err error) {
 	for i, work := range [3]string{PageScore, PageSelect, PageAttend} {
 		n, workErr := s.WorkspaceBytes(work, p)
 		bytes[i], err = n, errors.Join(err, workErr)
 	}
-	if s.works[selectAttendWork] != nil {
-		n, workErr := s.WorkspaceBytes(PageSelectAttend, p)
-		bytes[1], err = max(bytes[1], n), errors.Join(err, workErr)
+	for work, name := range map[workID]string{selectAttendWork: PageSelectAttend, selectRerankAttendWork: PageSelectRerankAttend} {
+		if s.works[work] != nil {
+			n, workErr := s.WorkspaceBytes(name, p)
+			bytes[1], err = max(bytes[1], n), errors.Join(err, workErr)
+		}
 	}
 	return bytes, err
 }

@@ -14,7 +14,7 @@ import (
 type Problem = launch.Problem
 
 // workNames in the order of workID.
-var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageSelectAttend, PageRerank, PageRerankAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact}
+var workNames = [...]string{PageSummary, PageScore, PageSelect, PageAttend, Dense, PageSelectAttend, PageRerank, PageRerankAttend, PageSelectRerankAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact}
 
 type workID int
 
@@ -27,6 +27,7 @@ const (
 	selectAttendWork
 	rerankWork
 	rerankAttendWork
+	selectRerankAttendWork
 	quantizeWork
 	momentWork
 	factorWork

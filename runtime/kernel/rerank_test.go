@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 )
 
@@ -102,8 +103,8 @@ func TestRerankArguments(t *testing.T) {
 	}
 }
 
-// TestDecodeLayerReranks: a layer of a model that reranks is four launches, or three where the bundle has rerank and attend in one, whose
-// arguments are those of both; all but the first may start early.
+// TestDecodeLayerReranks: a layer of a model that reranks is four launches, three where the bundle has rerank and attend in one, two where
+// it has all but the scores in one and its blocks run at once; arguments are those of all; all but the first may start early.
 func TestDecodeLayerReranks(t *testing.T) {
 	for _, tc := range []struct {
 		works []string // beside those of every bundle
@@ -111,6 +112,7 @@ func TestDecodeLayerReranks(t *testing.T) {
 	}{
 		{[]string{PageRerank}, []bool{false, true, true, true}},
 		{[]string{PageRerank, PageRerankAttend}, []bool{false, true, true}},
+		{[]string{PageRerank, PageRerankAttend, PageSelectRerankAttend}, []bool{false, true}},
 	} {
 		b := testBundle()
 		b.Model.Candidates = 256
@@ -125,6 +127,9 @@ func TestDecodeLayerReranks(t *testing.T) {
 			if b.Kernels[i].Family == PageRerankAttend {
 				b.Kernels[i].Geometry.Workspace = nil
 			}
+			if b.Kernels[i].Family == PageSelectRerankAttend {
+				b.Kernels[i].Geometry.Grid[0] = launch.Extent{Of: []launch.Quantity{launch.Lists}, Times: 8, Per: 1}
+			}
 		}
 		d := &fakeDevice{info: h200, all: make([]device.Launch, 0, 8)}
 		s, err := b.Load(d)
@@ -137,12 +142,12 @@ func TestDecodeLayerReranks(t *testing.T) {
 			Pages: a.Attend.Pages, Counts: a.Attend.Counts, Workspace: 0xc000, QBatchStride: 4096, QHeadStride: 128, ScoreBatchStride: 3200, ScoreHeadStride: 100,
 			CandidatesBatchStride: 2048, CandidatesListStride: 256, PagesBatchStride: 1024, PagesListStride: 128, SoftmaxScale: 0.0884,
 			CandidateSlots: 256, Slots: 128, SinkPages: 1, RecentPages: 1}
-		launch := func() {
+		decode := func() {
 			if err := s.DecodeLayer(nil, &a, Workload{131072, 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		launch()
+		decode()
 		var got []bool
 		for _, l := range d.all {
 			got = append(got, l.Dependent)
@@ -151,7 +156,7 @@ func TestDecodeLayerReranks(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", tc.works, diff)
 		}
 		d.all = nil
-		if n := testing.AllocsPerRun(20, launch); n > 0 {
+		if n := testing.AllocsPerRun(20, decode); n > 0 {
 			t.Errorf("%v: a layer allocates %g times", tc.works, n)
 		}
 	}

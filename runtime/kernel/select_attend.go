@@ -55,10 +55,10 @@ func atOnce(grid [3]uint32, cluster, sms int) bool {
 	return blocks <= sms
 }
 
-// together is the kernel that selects and attends for a layer, or -1 where two launches are better: where there is none, or its clusters
-// would take turns, each holding an SM for both works.
-func (s *Set) together(p Problem, w Workload) int {
-	lw := s.works[selectAttendWork]
+// together is the kernel that selects and attends for a layer, or -1 where several launches are better: where there is none, or its
+// clusters would take turns, each holding an SM for all works.
+func (s *Set) together(work workID, p Problem, w Workload) int {
+	lw := s.works[work]
 	if lw == nil || lw.portable {
 		return -1
 	}

@@ -151,13 +151,13 @@ func (b *Bundle) validateWork(w *Work) error {
 
 // Optional reports whether a work may lack a portable form, for others do the same: a Set on another architecture is without it.
 func Optional(work string) bool {
-	return work == DropObserveScore || work == PageRerankAttend || work == PageSelectAttend
+	return work == DropObserveScore || work == PageRerankAttend || work == PageSelectRerankAttend || work == PageSelectAttend
 }
 
 // familyOf is the kernel family of a work, or "".
 func familyOf(work string) string {
 	switch work {
-	case PageSummary, PageScore, PageSelect, PageSelectAttend, PageRerank, PageRerankAttend, PageAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact:
+	case PageSummary, PageScore, PageSelect, PageSelectAttend, PageRerank, PageRerankAttend, PageSelectRerankAttend, PageAttend, KVQuantize, QueryMoment, QueryFactor, DropObserve, DropScore, DropObserveScore, DropPool, DropAllot, DropSelect, DropPoolSelect, DropCompact:
 		return work
 	case Dense:
 		return PageAttend

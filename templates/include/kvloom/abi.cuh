@@ -100,6 +100,12 @@ struct PageRerankAttendArgs {
   int64_t out_batch_stride, out_head_stride;                // elements
 };
 
+// page_select_rerank_attend: all three in one launch; the rerank reads the candidates that select writes.
+struct PageSelectRerankAttendArgs {
+  PageSelectArgs select;
+  PageRerankAttendArgs both;
+};
+
 // page_attend: softmax over the listed pages alone, or over all pages when pages is null (dense).
 struct PageAttendArgs {
   KvCache cache;

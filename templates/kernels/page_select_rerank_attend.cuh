@@ -1,0 +1,60 @@
+// page_select, page_rerank and page_attend of one list in one launch: the cluster that has proposed the candidates scores them exactly,
+// chooses among them and attends to what it chose. Between the three lie exchanges among the cluster's blocks alone. Candidates and chosen
+// pages are written to memory too. Where selection is the radix kernel's, the blocks read the candidates there.
+#pragma once
+
+#include "kernels/page_rerank_attend.cuh"
+#include "kernels/page_select_attend.cuh"
+
+namespace kvloom {
+
+// Grid: x clusters, a list each, y requests. The arguments' slots of selection are at most kMost. Parameters as page_rerank_attend's and page_select_cluster's. Dynamic shared memory: kBufferWords
+// of selection, whose place the values then take, and kMemoryBytes.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster,
+          int kMost, bool kAhead, int kMemoryBytes, int kBufferWords, int kPages>
+__device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerankAttendArgs& all) {
+  using namespace rerank;
+  using B = Both<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, kAhead>;
+  static_assert(4 * kBufferWords >= kNumWarps * B::A::kRingBytes, "values take the place of what selection keeps");
+  static_assert(sizeof(typename B::Memory) <= kMemoryBytes, "the plan reckons with what the blocks exchange");
+  static_assert(kBufferWords % 32 == 0, "memory is aligned to 128 bytes");
+  extern __shared__ __align__(128) uint8_t rings[];
+  typename B::Memory& memory = *reinterpret_cast<typename B::Memory*>(rings + 4 * kBufferWords);
+  __shared__ int32_t candidates[kMost];
+  __shared__ __align__(8) uint64_t listed;
+  const int width = min(all.select.slots, kMost);  // candidates
+  B(memory, all.both, ptx::cluster_rank<kCluster>()).arm();
+  if (threadIdx.x == 0) {
+    mbarrier_init(&listed, 1);
+    mbarrier_init_fence();
+    mbarrier_expect(&listed, 4 * width);
+  }
+  int32_t* const pages = all.select.pages + blockIdx.y * all.select.pages_batch_stride + blockIdx.x / kCluster * all.select.pages_list_stride;
+  const bool proposed = page_select_in_cluster<PAGE, HEADS, COMBINE, 32 * kNumWarps, kCluster, kBufferWords, true, kPages>(
+      all.select, select::SharedListOut<kCluster>{pages, ptx::shared_address(candidates), ptx::shared_address(&listed)});
+  // From here on nothing is known that selection would have had to keep.
+  const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y, lane = threadIdx.x % 32;
+  const B both(memory, all.both, ptx::cluster_rank<kCluster>());
+  const PageRerankArgs& args = all.both.rerank;
+  List l;
+  PageScoreArgs score;
+  const int length = max(select::load_length(args.cache.seq_lens + request), 0);
+  both.describe(l, request, list, length, score);
+  l.candidates = candidates, l.count = all.select.slots;
+  if (proposed) {
+    ptx::wait_cluster_barrier(ptx::shared_address(&listed), 0);
+  } else {
+    ptx::cluster_sync<kCluster>();
+    l.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+    const int32_t* from = all.select.pages + request * all.select.pages_batch_stride + list * all.select.pages_list_stride;
+    for (int i = threadIdx.x; i < l.count; i += 32 * kNumWarps) candidates[i] = from[i];
+  }
+  __syncthreads();  // the list is whole, and nobody looks at what selection kept any more
+  const int page = lane < B::kEach && both.first() + lane < l.count ? candidates[both.first() + lane] : -1;
+  typename B::Query query;
+  load_rows<typename B::S>(score, request, list, 0, query);
+  both.template run<true>(rings, l, lists, length, score, query, page);
+  if (threadIdx.x == 0) mbarrier_invalidate(&listed);
+}
+
+}  // namespace kvloom
