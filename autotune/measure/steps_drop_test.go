@@ -20,14 +20,16 @@ func TestDropSteps(t *testing.T) {
 		name, reason string
 		contiguous   bool
 		change       func(*specs.Spec)
+		lens         []int
 	}{
-		{"paged", "as engines hold caches", false, func(*specs.Spec) {}},
-		{"contiguous", "no block table", true, func(*specs.Spec) {}},
-		{"fast", "outputs in the cache's type", false, func(s *specs.Spec) { s.DropKV.Precision = "fast" }},
+		{"paged", "as engines hold caches", false, func(*specs.Spec) {}, []int{40, 203}},
+		{"contiguous", "no block table", true, func(*specs.Spec) {}, nil},
+		{"fp8", "one byte an element", true, func(s *specs.Spec) { s.Cache.DType = specs.FP8 }, nil},
+		{"fast", "outputs in the cache's type", false, func(s *specs.Spec) { s.DropKV.Precision = "fast" }, nil},
 		{"keydiff adaptive", "one row of a, and budgets that are allotted", false, func(s *specs.Spec) {
 			s.DropKV.Rule = "keydiff"
 			s.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2}
-		}},
+		}, nil},
 	} {
 		dev, err := sim.New(sim.Config{})
 		if err != nil {
@@ -42,6 +44,14 @@ func TestDropSteps(t *testing.T) {
 		rig.Warm = true
 		if tc.contiguous {
 			rig.Contiguous()
+		}
+		if tc.lens != nil {
+			if err := rig.Lengths(tc.lens); err != nil {
+				t.Fatal(err)
+			}
+			if rig.Lengths([]int{204, 1}) == nil || rig.Lengths([]int{1}) == nil {
+				t.Error("lengths that the rig has no room for are no error")
+			}
 		}
 		var steps []*Step
 		for _, fp := range plan.New(s, plan.Targets["sm_90a"]).Families[4:] {
