@@ -45,7 +45,7 @@ func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedS
 	outputs := max(dropFusedSplits*2*d*n, 4*2*ringTokens*n)
 	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 16
 	if shape.keep {
-		each := ringTokens * n * 2
+		each := ringTokens * (n*2 + 4)
 		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), 64)
 		z.bytes += z.keep * each
 	}

@@ -13,7 +13,7 @@ type dropWgmmaShape struct {
 }
 
 var dropWgmmaShapes = []dropWgmmaShape{
-	{1, 2, 4}, {2, 1, 5}, {1, 2, 3}, {2, 1, 4}, {3, 1, 3}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
+	{3, 1, 3}, {1, 2, 3}, {2, 1, 5}, {1, 2, 4}, {2, 1, 4}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
@@ -25,6 +25,13 @@ const ringTokens = 64
 func dropTileBytes(headDim int) int { return ringTokens * 2 * headDim }
 
 func ringStateBytes(stages int) int { return 24 * stages }
+
+func dropWgmmaThreads(groups int) int {
+	if groups > 2 {
+		return 128*groups + 128
+	}
+	return 160 * groups
+}
 
 // dropWgmmaRowTiles is the tiles of 8 rows in one product, and how many products hold the window.
 func dropWgmmaRowTiles(rows int) (rowTiles, chunks int) {
@@ -69,6 +76,9 @@ func dropScoreWgmmaRefusal(s *specs.Spec, t Target, shape dropWgmmaShape, c Cand
 	// registers for a quarter of its warps, rounded up.
 	warps := (5*shape.groups*shape.blocks + 3) / 4 * 4
 	need, have := d/4+12*rowTiles+40, min(t.RegistersPerSM/(32*warps)/8*8, 255)
+	if shape.groups > 2 {
+		have = 160
+	}
 	switch {
 	case d > 128:
 		return fmt.Sprintf("fragments of K and V take %d registers a lane at head dim %d: wgmma leaves room for 64", d/2, d)
@@ -108,7 +118,7 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 				launch.Const(int64(max(t.SMs*shape.blocks/s.Attention.KVHeads, 1))),
 				launch.Each(launch.KVHeads), launch.Each(launch.Batch),
 			},
-			Block: 160 * shape.groups, Cluster: 1, Dependent: true,
+			Block: dropWgmmaThreads(shape.groups), Cluster: 1, Dependent: true,
 			DynamicShared: shape.groups*shape.stages*dropTileBytes(d) + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages),
 		},
 	}

@@ -27,7 +27,8 @@ struct FusedShape {
   static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
   static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
-  static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
+  static constexpr int kLogitBytes = kRingTokens * kProduct * 2;            // of a tile
+  static constexpr int kKeptBytes = kLogitBytes + kRingTokens * 4;          // and the squares of its values
   static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
   static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
   static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
@@ -51,6 +52,12 @@ template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bo
 struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> {
   using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
   using typename Base::Matrix;
+  // Both parts of an output are one operand where that has at most 64 rows.
+  static constexpr bool kTogether = kSplits * S::kProduct <= 64;
+  using Outputs = RowMatrix<HEAD_DIM, kTogether ? kSplits * S::kProduct : S::kProduct>;
+  __device__ __forceinline__ static int output_offset(int part, int row, int dim) {
+    return S::kOutputOffset + (kTogether ? Outputs::dim_offset(part * S::kProduct + row, dim) : part * S::kMatrix + Outputs::dim_offset(row, dim));
+  }
   using typename Base::Weights;
   using Base::args, Base::at, Base::begin, Base::group, Base::k, Base::kv_head, Base::place, Base::query, Base::request, Base::shared, Base::state,
       Base::take, Base::tiles, Base::tokens, Base::v;
@@ -90,6 +97,9 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     ptx::named_barrier<1, S::kConsumers>();
   }
 
+  __device__ __forceinline__ float* kept_squares(int index) const {  // [token]
+    return reinterpret_cast<float*>(shared + S::kKeptOffset + index * S::kKeptBytes + S::kLogitBytes);
+  }
   // Keeps a tile's logits less the reference, in 16 bits.
   __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
     uint2* const to = reinterpret_cast<uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
@@ -151,14 +161,39 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         sum[j / 4 * 2 + j % 2] += s[j];
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
-      this->add_values(o, s, weights);
+      if (i < kKeep) {
+        TileRowsA<HEAD_DIM> value;
+        this->add_values(
+            o, s, weights, [&](uint32_t from) { value.load(from); },
+            [&] {
+              float square[2];
+              value.template fold<T>(square, [](float x) { return x * x; });
+              if (lane % 4 == 0) kept_squares(i)[place()] = square[0], kept_squares(i)[place() + 8] = square[1];
+            });
+      } else {
+        this->add_values(o, s, weights, [](uint32_t) {}, [] {});
+      }
     }
     float* const to = sums(round);
-#pragma unroll
-    for (int b = 0; b < kBlocks64; ++b)
+    const auto add = [&](int b, const float (&x)[kRegisters]) {
 #pragma unroll
       for (int i = 0; i < kRegisters; i += 2)
-        ptx::reduce_add2(to + (TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + 8 * Terms::half(i)) * N + Terms::column(i), o[b][i], o[b][i + 1]);
+        ptx::reduce_add2(to + (TileColumnsA<HEAD_DIM>::first_dim(b) + lane / 4 + 8 * Terms::half(i)) * N + Terms::column(i), x[i], x[i + 1]);
+    };
+    if constexpr (kBlocks64 == 2) {
+      // The groups exchange a half each, which halves what is added in L2.
+      float* const halves = reinterpret_cast<float*>(shared + S::kOutputOffset) + threadIdx.x % 128;  // [group][register][thread]
+      ptx::named_barrier(2 + group, 128);
+#pragma unroll
+      for (int i = 0; i < kRegisters; ++i) halves[(group * kRegisters + i) * 128] = group ? o[0][i] : o[1][i];
+      ptx::named_barrier<1, S::kConsumers>();
+      float x[kRegisters];
+#pragma unroll
+      for (int i = 0; i < kRegisters; ++i) x[i] = (group ? o[1][i] : o[0][i]) + halves[((1 - group) * kRegisters + i) * 128];
+      add(group, x);
+    } else {
+      add(0, o[0]);
+    }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -199,49 +234,97 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     return !raised;
   }
 
-  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A warp takes 4 rows.
+  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A lane takes 4 rows, those
+  // of its place in kQuads lanes, and pairs of dims.
+  static constexpr int kQuads = N <= 8 ? 2 : N <= 16 ? 4 : N <= 32 ? 8 : 16;
   __device__ __forceinline__ void conclude(int round) const {
-    const int lane = threadIdx.x % 32;
-    const float* const from = sums(round);
-    for (int first = threadIdx.x / 32 * 4; first < N; first += S::kConsumers / 32 * 4) {
-      const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N + first));
-      float4 x[kBlocks64][2];
+    constexpr int kStep = S::kConsumers / kQuads, kEach = (HEAD_DIM / 2 + kStep - 1) / kStep;
+    const int first = threadIdx.x % kQuads * 4;
+    const bool mine = first < N;
+    const float* const from = sums(round) + (mine ? first : 0);
+    const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N));
+    float4 x[kEach][2];
 #pragma unroll
-      for (int b = 0; b < kBlocks64; ++b)
+    for (int u = 0; u < kEach; ++u) {
+      const int dim = min(2 * (static_cast<int>(threadIdx.x) / kQuads + u * kStep), HEAD_DIM - 2);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) x[b][e] = __ldcg(reinterpret_cast<const float4*>(from + (64 * b + 2 * lane + e) * N + first));
+      for (int e = 0; e < 2; ++e) x[u][e] = __ldcg(reinterpret_cast<const float4*>(from + (dim + e) * N));
+    }
+    float unit[4], norm[4] = {}, unscale[4], scale[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      unit[r] = (&total.x)[r] == 0.0f ? 0.0f : 1.0f / (&total.x)[r];
+      unscale[r] = -2.0f, scale[r] = 1.0f;
+    }
+    const bool last = threadIdx.x / kQuads + (kEach - 1) * kStep < HEAD_DIM / 2;  // whether the last pair is one
+#pragma unroll
+    for (int u = 0; u < kEach; ++u)
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        const int row = first + r;
-        const float all = (&total.x)[r], unit = all == 0.0f ? 0.0f : 1.0f / all;
-        float2 a[kBlocks64];
-        float norm = 0.0f, largest = 0.0f;
+        float &a = (&x[u][0].x)[r], &b = (&x[u][1].x)[r];
+        a *= unit[r], b *= unit[r];
+        if (u + 1 < kEach || last) norm[r] = fmaf(a, a, fmaf(b, b, norm[r]));
+      }
+    if constexpr (!is_bf16<T>) {  // fp16 parts keep their digits where the largest is 1 to 2
+      float largest[4] = {};
 #pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) {
-          a[b] = make_float2((&x[b][0].x)[r] * unit, (&x[b][1].x)[r] * unit);
-          norm = fmaf(a[b].x, a[b].x, fmaf(a[b].y, a[b].y, norm));
-          largest = fmaxf(largest, fmaxf(fabsf(a[b].x), fabsf(a[b].y)));
-        }
-        norm = warp_sum(norm);
+      for (int u = 0; u < kEach; ++u)
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-        const PowerOfTwo p(largest);
+        for (int r = 0; r < 4; ++r) largest[r] = fmaxf(largest[r], fmaxf(fabsf((&x[u][0].x)[r]), fabsf((&x[u][1].x)[r])));
+      over_block(largest, [](float a, float b) { return fmaxf(a, b); });
+      ptx::named_barrier<1, S::kConsumers>();  // all have read what the norms overwrite
 #pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) {
-          float2 rest = make_float2(a[b].x * p.inverse, a[b].y * p.inverse);
+      for (int r = 0; r < 4; ++r) {
+        const PowerOfTwo p(largest[r]);
+        unscale[r] = -2.0f * p.value, scale[r] = p.inverse;
+      }
+    }
 #pragma unroll
-          for (int part = 0; part < kSplits; ++part) {
-            const uint32_t word = take_part<T>(rest.x, rest.y);
-            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 64 * b + 2 * lane)) = word;
-          }
-        }
-        const int limit = this->limit_of(row);
-        const float log2_sum = log2f(all);
-        if (lane == 0) {
-          log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
-          stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm, -2.0f * p.value, limit};
+    for (int u = 0; u < kEach; ++u) {
+      const int dim = 2 * (static_cast<int>(threadIdx.x) / kQuads + u * kStep);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        float2 rest = make_float2((&x[u][0].x)[r] * scale[r], (&x[u][1].x)[r] * scale[r]);
+#pragma unroll
+        for (int part = 0; part < kSplits; ++part) {
+          const uint32_t word = take_part<T>(rest.x, rest.y);
+          if (mine && (u + 1 < kEach || last))
+            *reinterpret_cast<uint32_t*>(shared + output_offset(part, first + r, dim)) = word;
         }
       }
+    }
+    over_block(norm, [](float a, float b) { return a + b; });
+    if (threadIdx.x >= kQuads || !mine) return;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int row = first + r, limit = this->limit_of(row);
+      const float log2_sum = log2f((&total.x)[r]);
+      log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
+      stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm[r], unscale[r], limit};
+    }
+  }
+  // Reduces each row's value over the consumers that have it.
+  template <class F>
+  __device__ __forceinline__ void over_block(float (&x)[4], F f) const {
+    float* const across = log_sum + N;  // [4 warps][N]
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = lane % kQuads * 4;
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int step = kQuads; step < 32; step *= 2) x[r] = f(x[r], __shfl_xor_sync(kFullWarp, x[r], step));
+    const bool writes = lane < kQuads && first < N;
+    if (warp < 4 && writes)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) across[warp * N + first + r] = x[r];
+    ptx::named_barrier<1, S::kConsumers>();
+    if (warp >= 4 && writes)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) across[(warp - 4) * N + first + r] = f(across[(warp - 4) * N + first + r], x[r]);
+    ptx::named_barrier<1, S::kConsumers>();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float* const row = across + min(first, N - 4) + r;
+      x[r] = f(f(row[0], row[N]), f(row[2 * N], row[3 * N]));
     }
   }
 
@@ -258,23 +341,62 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       float a = 0.0f;
 #pragma unroll
       for (int part = 0; part < kSplits; ++part)
-        a += to_float(*reinterpret_cast<const T*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, d)));
+        a += to_float(*reinterpret_cast<const T*>(shared + output_offset(part, row, d)));
       const float difference = fmaf(a, back, -to_float(value[d]));
       sum = fmaf(difference, difference, sum);
     }
     return warp_sum(sum);
   }
 
-  // Pass two over the group's tiles, from the last.
-  __device__ __forceinline__ void score() {
+  // Products of a tile's values with outputs, under way until the caller waits; then sum() has them.
+  struct Products {
+    static constexpr int kEach = kTogether ? kSplits * kRegisters : kRegisters;
+    TileRowsA<HEAD_DIM> value;
+    float d[kEach];
+    uint2 live;
+
+    __device__ __forceinline__ void start(Fused& f) {
+      live = f.take([&](uint32_t from) { value.load(from); });
+      const uint32_t outputs = shared_address(f.shared + S::kOutputOffset);
+      wgmma::fence();
+#pragma unroll
+      for (int part = 0; part < (kTogether ? 1 : kSplits); ++part)
+        Outputs::template multiply<T>(d, value.a, Outputs::descriptor(outputs + part * S::kMatrix), part > 0);
+      wgmma::commit();
+    }
+    __device__ __forceinline__ void sum(float (&to)[kRegisters]) const {
+#pragma unroll
+      for (int i = 0; i < kRegisters; ++i) {
+        to[i] = d[i];
+#pragma unroll
+        for (int part = 1; part < kEach / kRegisters; ++part) to[i] += d[part * kRegisters + i];
+      }
+    }
+  };
+  __device__ __forceinline__ bool plain(int tile, uint2 live, float top) const {
+    return live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW && !__any_sync(kFullWarp, top > -0.69f);
+  }
+  __device__ __forceinline__ void finish(int tile, uint2 live, bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&square)[2]) const {
     const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
-    const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
-    for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
-      const int tile = begin + i, token = tile * kRingTokens + place();
-      float s[kRegisters], d[kRegisters], v_norm[2], sum[2] = {};
-      const bool again = i >= kKeep;
-      if (again) {
+    const int token = tile * kRingTokens + place();
+    float sum[2] = {};
+    if (plain) {
+      terms.add(s, d, square, 0, sum);
+    } else {
+      terms.add_careful(s, d, square, 0, token, sum, *this);
+    }
+    write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
+  }
+
+  // Pass two over the group's tiles, from the last: those whose logits were not kept, then the others. A tile's last terms are summed
+  // while the next one's first products are under way. ptxas waits after each product where one is in flight from an iteration to the
+  // next, or A is loaded under a condition: so none is.
+  __device__ __forceinline__ void score() {
+    int i = group + ((tiles - group + S::kGroups - 1) / S::kGroups - 1) * S::kGroups;
+    if (i >= kKeep) {
+      float s[kRegisters], d[kRegisters], square[2];
+      {
         TileRowsA<HEAD_DIM> key;
         take([&](uint32_t from) { key.load(from); });
         wgmma::fence();
@@ -282,25 +404,59 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         wgmma::commit();
         wgmma::wait<0>();
       }
-      TileRowsA<HEAD_DIM> value;
-      const uint2 live = take([&](uint32_t from) { value.load(from); });
-      wgmma::fence();
+      const auto multiply = [&] {  // of tile i; whether it is plain
+        Products p;
+        p.start(*this);
+        p.value.template fold<T>(square, [](float x) { return x * x; });
+        const bool simple = plain(begin + i, p.live, terms.shift(s, 0));
+        if (simple) terms.weigh(s);
+        wgmma::wait<0>();
+        p.sum(d);
+        return make_uint3(p.live.x, p.live.y, simple);
+      };
+      for (; i - S::kGroups >= kKeep; i -= S::kGroups) {
+        const uint3 seen = multiply();
+        float following[kRegisters];
+        TileRowsA<HEAD_DIM> key;
+        take([&](uint32_t from) { key.load(from); });
+        wgmma::fence();
+        Matrix::template multiply<T>(following, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
+        wgmma::commit();
+        finish(begin + i, make_uint2(seen.x, seen.y), seen.z, s, d, square);
+        wgmma::wait<0>();
 #pragma unroll
-      for (int part = 0; part < kSplits; ++part)
-        Matrix::template multiply<T>(d, value.a, Matrix::descriptor(shared_address(shared + S::kOutputOffset + part * S::kMatrix)), part > 0);
-      wgmma::commit();
-      value.template fold<T>(v_norm, [](float x) { return x * x; });
-      const float top = again ? terms.shift(s, 0) : kept(s, i);
-      const bool visible = live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
-      const bool plain = visible && !__any_sync(kFullWarp, top > -0.69f);
-      if (plain) terms.weigh(s);
-      wgmma::wait<0>();
-      if (plain) {
-        terms.add(s, d, v_norm, 0, sum);
-      } else {
-        terms.add_careful(s, d, v_norm, 0, token, sum, *this);
+        for (int j = 0; j < kRegisters; ++j) s[j] = following[j];
       }
-      write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
+      const uint3 seen = multiply();
+      finish(begin + i, make_uint2(seen.x, seen.y), seen.z, s, d, square);
+      i -= S::kGroups;
+    }
+    if constexpr (kKeep > 0) {
+      if (i < 0) return;
+      float s[kRegisters], d[kRegisters];
+      uint2 live;
+      const auto terms_of = [&](int index) {
+        const float square[2] = {kept_squares(index)[place()], kept_squares(index)[place() + 8]};
+        const bool simple = plain(begin + index, live, kept(s, index));
+        if (simple) terms.weigh(s);
+        finish(begin + index, live, simple, s, d, square);
+      };
+      {
+        Products p;
+        p.start(*this);
+        wgmma::wait<0>();
+        p.sum(d);
+        live = p.live;
+      }
+      for (; i >= S::kGroups; i -= S::kGroups) {
+        Products p;
+        p.start(*this);
+        terms_of(i);
+        wgmma::wait<0>();
+        p.sum(d);
+        live = p.live;
+      }
+      terms_of(i);
     }
   }
 
@@ -351,7 +507,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int warp = threadIdx.x / 32;
-  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo, last
+  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo
   // Where not all blocks fit at once, those that run take the heads in order, so that a head's blocks meet.
   const int heads = gridDim.y * gridDim.z, all = gridDim.x * heads;
   uint32_t nsm;
@@ -364,10 +520,14 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     __syncthreads();
     work = words[0];
   }
-  const auto leave = [&] {  // by the block's last thread to do anything
+  const auto leave = [&] {  // by one thread, when the block has its ticket
     if (by_ticket && ptx::arrive_grid(tickets + 1) == static_cast<uint32_t>(all) - 1) tickets[0] = tickets[1] = 0;
   };
   const int block = work % gridDim.x, kv_head = work / gridDim.x % gridDim.y, request = work / (gridDim.x * gridDim.y);
+  using Fusing = Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep>;
+  const bool producer = warp >= 4 * S::kGroups;
+  typename Fusing::Base::Queries queries;
+  if (!producer) Fusing::Base::load(queries, args, request, kv_head);
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
   const int blocks = min(static_cast<int>(gridDim.x), (tiles + S::kGroups - 1) / S::kGroups);
   if (block >= blocks) {
@@ -380,17 +540,24 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
-  const bool producer = warp >= 4 * S::kGroups;
-  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
+  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy, one clears the workspace
   uint32_t* const counters = args.workspace + 64 + static_cast<int64_t>(request * gridDim.y + kv_head) * S::kWords;
-  Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep> fused(args, shared, request, kv_head, group, begin, end - begin,
-                                                                                    blocks, counters);
-  typename decltype(fused)::Base::Queries queries;
-  if (!producer) fused.load(queries);
+  Fusing fused(args, shared, request, kv_head, group, begin, end - begin, blocks, counters);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
-    if (group >= S::kGroups) return;
+    if (group > S::kGroups) return;
+    if (group == S::kGroups) {
+      // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
+      ptx::named_barrier<6, S::kConsumers + 32>();
+      const int lane = threadIdx.x % 32;
+      int last = 0;
+      if (lane == 0) last = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
+      if (__shfl_sync(kFullWarp, last, 0))
+        for (int i = lane; i < S::kWords / 4; i += 32) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
+      if (lane == 0) leave();
+      return;
+    }
     const bool chosen = elect_lane();
     for (int round = 0;; ++round) {
       if (chosen) fused.fill(round, kWarm);
@@ -401,7 +568,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   }
   ptx::take_registers<216>();
   fused.store(queries);
-  if (threadIdx.x == 0) words[1] = words[2] = 0;
+  if (threadIdx.x == 0) words[1] = 0;
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();
   fused.choose_reference();
@@ -414,15 +581,9 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   }
   fused.conclude(round);
   wgmma::proxy_fence();
-  ptx::named_barrier<1, S::kConsumers>();
-  // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
-  if (threadIdx.x == 0) words[2] = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
+  ptx::named_barrier<6, S::kConsumers + 32>();
   fused.score();
   ptx::named_barrier(4 + group, 160);
-  ptx::named_barrier<1, S::kConsumers>();
-  if (words[2])
-    for (int i = threadIdx.x; i < S::kWords / 4; i += S::kConsumers) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
-  if (threadIdx.x == 0) leave();
 }
 
 }  // namespace kvloom

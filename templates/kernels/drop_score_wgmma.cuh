@@ -8,6 +8,7 @@
 #include "kvloom/drop/row_matrix.cuh"
 #include "kvloom/drop/score_terms.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
+#include "kvloom/ptx/registers.cuh"
 
 namespace kvloom {
 
@@ -25,7 +26,9 @@ struct WgmmaScoreShape {
   static constexpr int kStatsOffset = kMatrixOffset + kChunks * kParts * kMatrix;
   static constexpr int kStateOffset = kStatsOffset + kChunks * kProduct * static_cast<int>(sizeof(RowStats));
   static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>));
-  static constexpr int kThreads = kGroups * 160;
+  // Three groups leave too few registers each, unless the copying warps are a warpgroup that gives back its own.
+  static constexpr bool kTrades = kGroups > 2;
+  static constexpr int kThreads = kGroups * 128 + (kTrades ? 128 : kGroups * 32);
 };
 
 // What the consumers of a block share.
@@ -49,31 +52,33 @@ struct WgmmaScorer {
         kv_head(kv_head), matrices(Matrix::descriptor(shared_address(shared + S::kMatrixOffset))),
         terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
 
-  __device__ __forceinline__ const A* output_row(int row) const {
+  __device__ __forceinline__ static const A* output_row(const DropScoreArgs& args, int request, int kv_head, int row) {
     return static_cast<const A*>(args.a) + request * args.a_batch_stride + (kv_head * GROUP + row / WINDOW) * args.a_head_stride +
            row % WINDOW * args.a_row_stride;
   }
-  __device__ __forceinline__ const T* query_row(int row) const {
+  __device__ __forceinline__ static const T* query_row(const DropScoreArgs& args, int request, int kv_head, int row) {
     return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
            row % WINDOW * args.q_row_stride;
   }
+  __device__ __forceinline__ const A* output_row(int row) const { return output_row(args, request, kv_head, row); }
+  __device__ __forceinline__ const T* query_row(int row) const { return query_row(args, request, kv_head, row); }
   __device__ __forceinline__ uint64_t matrix(int chunk, int part) const { return matrices + (chunk * S::kParts + part) * (S::kMatrix >> 4); }
 
-  // Rows of the window on their way to shared memory: a warp a row, kAtOnce rows of each warp.
+  // Rows of the window on their way to shared memory: a warp a row, kAtOnce rows of each warp; asked for before the length is known.
   static constexpr int kWarps = kGroups * 4, kAtOnce = 8;
   struct Staged {
     uint32_t q[kAtOnce][kPairs];
     float2 a[kAtOnce][kPairs];
     float lse[kAtOnce];
   };
-  __device__ __forceinline__ void load(Staged& x, int base) const {
+  __device__ __forceinline__ static void load(Staged& x, const DropScoreArgs& args, int request, int kv_head, int base) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int row = base + u * kWarps;
-      const bool exists = row < S::kRows && tokens.length - WINDOW + row % WINDOW >= 0;
+      const bool exists = row < S::kRows;
       const int64_t head = kv_head * GROUP + row / WINDOW;
-      const T* const from = query_row(row);
+      const T* const from = query_row(args, request, kv_head, row);
       x.lse[u] = exists ? args.lse[request * args.lse_batch_stride + head * args.lse_head_stride + row % WINDOW] : -minus_infinity();
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -81,11 +86,11 @@ struct WgmmaScorer {
         const bool inside = exists && dim < HEAD_DIM;
         x.q[u][i] = inside ? *reinterpret_cast<const uint32_t*>(from + dim) : 0u;
         if constexpr (RULE == Rule::kDropKV)
-          x.a[u][i] = inside ? make_float2(to_float(output_row(row)[dim]), to_float(output_row(row)[dim + 1])) : make_float2(0.0f, 0.0f);
+          x.a[u][i] = inside ? make_float2(to_float(output_row(args, request, kv_head, row)[dim]), to_float(output_row(args, request, kv_head, row)[dim + 1])) : make_float2(0.0f, 0.0f);
       }
     }
   }
-  __device__ __forceinline__ void store(const Staged& x, int base) const {
+  __device__ __forceinline__ void store(Staged& x, int base) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
@@ -94,6 +99,11 @@ struct WgmmaScorer {
       const int chunk = row / kProduct, at = row % kProduct;
       uint8_t* const to = shared + S::kMatrixOffset + chunk * S::kParts * S::kMatrix;
       const int limit = row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1;
+      if (limit < 0) {  // no such token
+        x.lse[u] = -minus_infinity();
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) x.q[u][i] = 0u, x.a[u][i] = make_float2(0.0f, 0.0f);
+      }
       RowStats s{x.lse[u], 0.0f, -2.0f, limit};
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
@@ -250,7 +260,11 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  WgmmaScorer<S, RULE, HEAD_DIM, PAGE, WINDOW, GROUP, T, A, SOFTCAP, kGroups, kSplits> scorer(args, shared, request, kv_head);
+  using Scorer = WgmmaScorer<S, RULE, HEAD_DIM, PAGE, WINDOW, GROUP, T, A, SOFTCAP, kGroups, kSplits>;
+  const bool producer = warp >= 4 * kGroups;
+  typename Scorer::Staged staged;
+  if (!producer) Scorer::load(staged, args, request, kv_head, warp);
+  Scorer scorer(args, shared, request, kv_head);
   const int tiles = (scorer.tokens.length + kRingTokens - 1) / kRingTokens;
   // No more blocks than have a tile for every group: a graph captured for long prompts stays cheap at short ones.
   const int blocks = min(static_cast<int>(gridDim.x), max((tiles + kGroups - 1) / kGroups, 1));
@@ -262,16 +276,13 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     states[threadIdx.x].init();
     mbarrier_init_fence();
   }
-  const bool producer = warp >= 4 * kGroups;
-  // The window's rows are asked for before the tiles, behind which they would wait.
-  typename decltype(scorer)::Staged staged;
-  if (!producer) scorer.load(staged, warp);
   __syncthreads();
   const int group = producer ? warp - 4 * kGroups : warp / 4;
-  RingState<kStages>& state = states[group];
+  RingState<kStages>& state = states[min(group, kGroups - 1)];
   uint8_t* const ring = shared + group * kStages * S::kTileBytes;
   if (producer) {
-    if (!elect_lane()) return;
+    if constexpr (S::kTrades) ptx::release_registers<32>();
+    if (group >= kGroups || !elect_lane()) return;
     RingWriter<HEAD_DIM, PAGE, T, kStages> writer(scorer.tokens, state, ring);
     const uint64_t once = evict_first_policy();
     const HeadRows<T> k = keys_of<T>(args.cache, kv_head);
@@ -282,10 +293,11 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     }
     return;
   }
+  if constexpr (S::kTrades) ptx::take_registers<160>();
   scorer.store(staged, warp);
-  for (int row = warp + decltype(scorer)::kWarps * decltype(scorer)::kAtOnce; row < S::kChunks * S::kProduct;
-       row += decltype(scorer)::kWarps * decltype(scorer)::kAtOnce) {
-    scorer.load(staged, row);
+  for (int row = warp + Scorer::kWarps * Scorer::kAtOnce; row < S::kChunks * S::kProduct;
+       row += Scorer::kWarps * Scorer::kAtOnce) {
+    Scorer::load(staged, args, request, kv_head, row);
     scorer.store(staged, row);
   }
   wgmma::proxy_fence();

@@ -37,7 +37,8 @@ struct WindowTiles {
 
   __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
   __device__ __forceinline__ int place() const { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
-  __device__ __forceinline__ const T* query(int row) const {
+  __device__ __forceinline__ const T* query(int row) const { return query(args, request, kv_head, row); }
+  __device__ __forceinline__ static const T* query(const Args& args, int request, int kv_head, int row) {
     return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
            row % WINDOW * args.q_row_stride;
   }
@@ -55,16 +56,17 @@ struct WindowTiles {
     return live;
   }
 
-  // The window's queries on their way to shared memory: asked for before the tiles, behind which they would wait.
+  // The window's queries on their way to shared memory: asked for before the length is known and before the tiles, behind which they would
+  // wait. Rows without a token become 0.
   struct Queries {
     static constexpr int kEach = (N * (HEAD_DIM / 8) + S::kConsumers - 1) / S::kConsumers;
     uint4 x[kEach];
   };
-  __device__ __forceinline__ void load(Queries& q) const {
+  __device__ __forceinline__ static void load(Queries& q, const Args& args, int request, int kv_head) {
 #pragma unroll
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
-      q.x[u] = row < N && limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
+      q.x[u] = row < S::kRows ? __ldg(reinterpret_cast<const uint4*>(query(args, request, kv_head, row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
     }
   }
   __device__ __forceinline__ void store(const Queries& q) const {
@@ -72,9 +74,10 @@ struct WindowTiles {
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
       if (row >= N) continue;
+      const bool exists = limit_of(row) >= 0;
 #pragma unroll
       for (int w = 0; w < 4; ++w)
-        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = (&q.x[u].x)[w];
+        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = exists ? (&q.x[u].x)[w] : 0u;
     }
   }
 
@@ -128,13 +131,17 @@ struct WindowTiles {
 
   // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The group's warps must be
   // done with the weights of the tile before.
-  template <int kBlocks64>
-  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights) {
+  // `look` sees the tile of values, `meanwhile` runs beside the products.
+  template <int kBlocks64, class Look, class Meanwhile>
+  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights, Look look, Meanwhile meanwhile) {
     store_weights(x, weights);
     wgmma::proxy_fence();
     ptx::named_barrier(2 + group, 128);
     TileColumnsA<HEAD_DIM> value;
-    take([&](uint32_t from) { value.load(from); });
+    take([&](uint32_t from) {
+      value.load(from);
+      look(from);
+    });
     wgmma::fence();
 #pragma unroll
     for (int part = 0; part < 2; ++part)
@@ -142,6 +149,7 @@ struct WindowTiles {
       for (int b = 0; b < kBlocks64; ++b)
         Weights::template multiply<T>(o[b], value.a[b], Weights::descriptor(weights + part * S::kWeights), true);
     wgmma::commit();
+    meanwhile();
     wgmma::wait<0>();
   }
 
