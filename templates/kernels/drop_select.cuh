@@ -89,19 +89,10 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   const bool aligned = reinterpret_cast<uint64_t>(row) % 16 == 0, by_four = aligned && args.max_tokens % 4 == 0;
   const int limit = min(open.end, stop);
   uint32_t key[kEach];
-  // This thread's keys of a chunk, from the values or, where an earlier pass has left them there, from the buffer.
-  const auto load = [&](int chunk, bool again) {
-    uint4* const kept = reinterpret_cast<uint4*>(buffer) + chunk * kGroups * kThreads + tid;
-    if (again && holds) {
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const uint4 k = kept[g * kThreads];
-        key[4 * g] = k.x, key[4 * g + 1] = k.y, key[4 * g + 2] = k.z, key[4 * g + 3] = k.w;
-      }
-      return;
-    }
+  // Asks for this thread's values of a chunk. All loads first: nothing of one may wait for another. Some of the last group may be behind
+  // `limit`, inside the row.
+  const auto fetch = [&](int chunk) {
     const int first = begin + chunk * kChunk + 4 * tid;
-    // All loads first: nothing of one may wait for another. Some of the last group may be behind `limit`, inside the row.
     if (by_four) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
@@ -116,6 +107,11 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
         key[i] = token < limit ? __float_as_uint(row[token]) : 0u;
       }
     }
+  };
+  // Makes keys of them, and keeps them where there is room.
+  const auto convert = [&](int chunk) {
+    const int first = begin + chunk * kChunk + 4 * tid;
+    uint4* const kept = reinterpret_cast<uint4*>(buffer) + chunk * kGroups * kThreads + tid;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int token = first + 4 * g * kThreads;
@@ -136,6 +132,21 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
       if (holds) kept[g * kThreads] = make_uint4(key[4 * g], key[4 * g + 1], key[4 * g + 2], key[4 * g + 3]);
     }
   };
+  // This thread's keys of a chunk in a later pass.
+  const auto load = [&](int chunk) {
+    if (holds) {
+      const uint4* const kept = reinterpret_cast<const uint4*>(buffer) + chunk * kGroups * kThreads + tid;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const uint4 k = kept[g * kThreads];
+        key[4 * g] = k.x, key[4 * g + 1] = k.y, key[4 * g + 2] = k.z, key[4 * g + 3] = k.w;
+      }
+    } else {
+      fetch(chunk);
+      convert(chunk);
+    }
+  };
+
   int left = open.need, before = min(begin, open.sinks) + max(begin - open.end, 0), tied_before = 0;  // of the blocks of lower rank
   uint32_t threshold = 0;  // keys above it are taken, and the first `left` of those that equal it
   // Writes the chunk's kept tokens behind those before it.
@@ -200,6 +211,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   // The threshold lies in [from, from + last]; `left` keys of the interval are still to be taken. First by a sample, four neighbours a
   // thread, the same in every block: from what nearly always is below the threshold to an octave above the largest, and beyond.
   uint32_t from, last;
+  fetch(0);  // on its way meanwhile
   {
     const int competing = open.end - open.sinks, at = open.sinks + static_cast<int>(static_cast<int64_t>(competing) * tid / kThreads);
     uint32_t best = 0;
@@ -228,7 +240,12 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     const int shift = max(32 - __clz(last) - Memory::kBits, 0);
     uint32_t* const counts = sm.counts[min(round, kRounds - 1)];
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      load(chunk, round > 0);
+      if (round > 0) {
+        load(chunk);
+      } else {
+        if (chunk > 0) fetch(chunk);
+        convert(chunk);
+      }
       if (round == 0) {  // most keys count, the largest in the last bin, and what does not has a place of its own: no branches
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
