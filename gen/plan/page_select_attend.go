@@ -77,6 +77,7 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c 
 			{"kCluster", fmt.Sprint(shape.cluster)},
 			{"kBufferWords", fmt.Sprint(words)},
 			{"kPages", fmt.Sprint(of.pages)},
+			{"kAhead", fmt.Sprint(selectAhead(s, of, shape.warps*z.ringBytes))},
 			{"kDependent", "true"},
 		},
 		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),

@@ -41,9 +41,13 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	for _, shape := range selectClusterShapes {
 		c := selectCandidate(s, t, selectShape{Hopper, shape.threads, shape.cluster})
 		c.Params = append(c.Params, Param{"pages", shape.pages})
-		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(shape.pages)})
+		ahead := selectAhead(s, shape, selectStage(headsPerList(s)))
+		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(shape.pages)}, Constant{"kAhead", fmt.Sprint(ahead)})
 		c.Header, c.Kernel = "kernels/page_select_cluster.cuh", "kvloom::page_select_cluster"
 		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), shape))
+		if shape.threads <= 512 { // others do not select by masses
+			c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, 4*selectBufferWords+ahead*selectTurn(headsPerList(s), shape.threads))
+		}
 		if reason := selectClusterRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
@@ -82,10 +86,28 @@ func padded(n int) int {
 	return p
 }
 
+// selectTurn is the size of a turn's scores in shared memory: a page of every thread, for all heads.
+func selectTurn(heads, threads int) int { return 4 * heads * threads }
+
+// selectStage is how many bytes of scores are on their way at once: what covers the latency of memory at wide groups, less where several
+// blocks may share an SM.
+func selectStage(heads int) int {
+	if heads > 8 {
+		return 128 << 10
+	}
+	return 64 << 10
+}
+
+// selectAhead is how many turns are on their way at once: those of the spec's longest row, or as many as a stage of so many bytes holds.
+func selectAhead(s *specs.Spec, shape selectClusterShape, stage int) int {
+	row := (longestRow(s) + shape.cluster*shape.threads - 1) / (shape.cluster * shape.threads)
+	return max(min(row, stage/selectTurn(headsPerList(s), shape.threads)), 1)
+}
+
 // selectExchange is the size of select::ClusterShared.
 func selectExchange(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32
-	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 4*warps*shape.pages + 8192/8 + 20
+	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 2*(4*warps*shape.pages+8192/8) + 24
 	return (exchange + 15) / 16 * 16
 }
 

@@ -89,7 +89,7 @@ var Choices = []Choice{
 	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=1 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16.cu"},
 	{"drop_observe", 0, 0, "drop_observe hopper groups=2 stages=4 cluster=2", "sm_90a", "kernels/drop_observe_hopper_groups2_stages4_cluster2.cu"},
 	{"drop_observe", 0, 0, "drop_observe portable warps=8 slice=16 stages=2 blocks=1 cluster=1", "compute_80", "kernels/drop_observe_portable_warps8_slice16_stages2_blocks1_cluster1.cu"},
-	{"drop_score", 0, 0, "drop_score hopper groups=1 blocks=2 stages=4", "sm_90a", "kernels/drop_score_hopper_groups1_blocks2_stages4.cu"},
+	{"drop_score", 0, 0, "drop_score hopper groups=3 blocks=1 stages=3", "sm_90a", "kernels/drop_score_hopper_groups3_blocks1_stages3.cu"},
 	{"drop_score", 0, 0, "drop_score portable warps=8 blocks=1", "compute_80", "kernels/drop_score_portable_warps8_blocks1.cu"},
 	{"drop_pool", 0, 0, "drop_pool hopper threads=256 each=2", "sm_90a", "kernels/drop_pool_hopper_threads256_each2.cu"},
 	{"drop_pool", 0, 0, "drop_pool portable threads=256 each=1", "compute_80", "kernels/drop_pool_portable_threads256_each1.cu"},

@@ -1,6 +1,7 @@
 // page_select and page_attend of one list in one launch: the cluster that has chosen the pages attends to them. What a second launch would
-// wait for (the whole grid before it, the list's way through memory) is one exchange of the list among the cluster's blocks. The list is
-// written to memory too. Where selection is the radix kernel's, or the list is longer than a block keeps, the blocks read it there.
+// wait for (the whole grid before it, the list's way through memory) is one exchange among the cluster's blocks, beside that of the pages
+// that are still to be ranked. The list is written to memory too. Where selection is not by masses, or the list is longer than a block
+// keeps, the blocks read it there.
 #pragma once
 
 #include "kernels/page_attend_list.cuh"
@@ -12,27 +13,47 @@ namespace select {
 
 constexpr int kListSlots = 512;  // of the list that a block keeps
 
-// Where a chosen page goes: to memory, and to the list of every block of the cluster.
+// Where a list goes that every block of the cluster needs: to memory, and to all blocks.
 template <int kCluster>
 struct SharedListOut {
+  static constexpr bool kEarly = false;
   int32_t* pages;          // [slots]
-  uint32_t list, barrier;  // shared addresses; list 0: to memory alone
+  uint32_t list, barrier;  // shared addresses
 
   __device__ __forceinline__ void operator()(int position, int page) const {
-    if (list != 0) {
 #pragma unroll
-      for (int to = 0; to < kCluster; ++to)
-        ptx::store_async(ptx::map_to_rank(list + 4 * position, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
-    }
+    for (int to = 0; to < kCluster; ++to)
+      ptx::store_async(ptx::map_to_rank(list + 4 * position, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
     pages[position] = page;
   }
+};
+
+// Where a list goes whose blocks attend to it: to memory, and to every block's own list as soon as a page is known to be in it. There, pages
+// that no ranking decides come first; those that win follow, which every block finds itself.
+template <int kCluster, class Begin, class Ranked>
+struct EarlyOut {
+  static constexpr bool kEarly = true;
+  int32_t* pages;     // [slots] in memory
+  int32_t* kept;      // [kListSlots] in shared memory
+  uint32_t barrier;   // that of the exchange
+  Begin begin;
+  Ranked ranked;
+
+  __device__ __forceinline__ void sure(int place, int page) const {
+    const uint32_t at = ptx::shared_address(kept + place);
+#pragma unroll
+    for (int to = 0; to < kCluster; ++to)
+      ptx::store_async(ptx::map_to_rank(at, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
+  }
+  __device__ __forceinline__ void won(int place, int page) const { kept[place] = page; }
+  __device__ __forceinline__ void operator()(int position, int page) const { pages[position] = page; }
 };
 
 }  // namespace select
 
 // Parameters as page_select_cluster's and page_attend_list's; a block computes all heads of its list.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          int kCluster, int kBufferWords, int kPages, bool kDependent>
+          int kCluster, int kBufferWords, int kPages, int kAhead, bool kDependent>
 __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& all) {
   using namespace attend;
   using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
@@ -43,6 +64,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
   static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
   constexpr int kThreads = 32 * kWarps;
+  static_assert(4 * kAhead * HEADS * kThreads <= kWarps * S::kRingBytes, "scores on their way lie where keys and values will");
   extern __shared__ __align__(128) uint8_t memory[];  // [4 * kBufferWords] of selection, [kWarps][kRingBytes]
   uint8_t* const rings = memory + 4 * kBufferWords;
   __shared__ float2 stats[kWarps][S::kTileHeads];     // peak and sum of each warp
@@ -58,13 +80,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   constexpr int kHeadQuads = HEAD_DIM / 4, kQuads = HEADS * kHeadQuads;
   const int own_begin = min(rank * Received::kQuads, kQuads), own_end = min(own_begin + Received::kQuads, kQuads);
   const int slots = args.slots;
-  const bool keeps = slots <= select::kListSlots;
   if (tid == 0) {
     mbarrier_init(&landed, 1);
     mbarrier_init(&listed, 1);
     mbarrier_init_fence();
     mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * HEADS));
-    if (keeps) mbarrier_expect(&listed, 4 * slots);
   }
   // The length, the table and the query stand since before the layer's first launch.
   copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
@@ -73,33 +93,55 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + list] : cache.seq_lens[request], 0);
   units.table = cache.block_table + request * cache.table_stride;
   units.max_pages = cache.max_pages;
+  units.pages = kept, units.count = slots;
 
-  int32_t* const pages = all.select.pages + request * all.select.pages_batch_stride + list * all.select.pages_list_stride;
-  const bool chosen = page_select_in_cluster<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(
-      all.select, select::SharedListOut<kCluster>{pages, keeps ? ptx::shared_address(kept) : 0u, ptx::shared_address(&listed)});
-  if (chosen && keeps) {
-    ptx::wait_cluster_barrier(ptx::shared_address(&listed), 0);
-    units.pages = kept, units.count = slots;
-  } else {
-    ptx::cluster_sync<kCluster>();
-    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
-  }
-
+  // The first places of a list go to the last warps of all blocks: the first warps rank, for what wins.
   const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
-  const int worker = rank * kWarps + warp;
+  const int worker = (kWarps - 1 - warp) * kCluster + rank;
   constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
   const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
   const int first = each * worker + min(worker, more), last = first + each + (worker < more);
+  int to = min(last, (first / kBatch + 1) * kBatch);
   const Rows<T> k{static_cast<const T*>(cache.k) + list * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, rings + warp * S::kRingBytes);
-  Batch<PAGE> batch;
-  int to = min(last, (first / kBatch + 1) * kBatch);
-  batch.read(units.pages, first, to, slots);
-  batch.look_up(units, first);
-  ring.start(units, first, to);
+  const auto start = [&](int from) {
+    Batch<PAGE> batch;
+    batch.read(units.pages, from, to, slots);
+    batch.look_up(units, from);
+    ring.start(units, from, to);
+  };
+  bool started = false;
+  const uint32_t listed_at = ptx::shared_address(&listed);
+  const auto begin = [&](int places) {  // so many places are filled, or will be by the other blocks
+    if (tid == 0) mbarrier_expect(&listed, 4 * places);
+    if ((PAGE >= kTile ? (to + PAGE / kTile - 1) / (PAGE / kTile) : to * (kTile / PAGE)) <= places) {
+      ptx::wait_cluster_barrier(listed_at, 0);
+      start(first);
+      started = true;
+    }
+  };
+  const auto ranked = [&] {
+    if (started) return;
+    ptx::wait_cluster_barrier(listed_at, 0);
+    start(first);
+    started = true;
+  };
+  int32_t* const pages = list_of<kCluster>(all.select);
+  bool chosen = false;
+  if (slots <= select::kListSlots) {
+    select::EarlyOut<kCluster, decltype(begin), decltype(ranked)> out{pages, kept, listed_at, begin, ranked};
+    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(all.select, reinterpret_cast<float*>(rings), out);
+    if (chosen) write_count<kCluster>(all.select);
+  }
+  if (!chosen) {
+    page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
+    ptx::cluster_sync<kCluster>();
+    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+    start(first);
+  }
   ptx::wait_copies<kStages>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
@@ -109,9 +151,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
-    batch.read(units.pages, from, to, slots);
-    batch.look_up(units, from);
-    ring.start(units, from, to);
+    start(from);
   }
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();

@@ -22,7 +22,7 @@ __device__ __noinline__ void page_select_by_radix(const PageSelectArgs& args) {
 
 // Selection with masses of its own: true where it has chosen. kLong: rows may be longer than what threads keep.
 template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, bool kLong, class Out>
-__device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out out) {
+__device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out& out) {
   using namespace select;
   static_assert(HEADS <= 16, "a thread keeps the references and masses of all heads in registers");
   static_assert(kThreads >= kShareBins && kCluster > 1, "a thread clears one bin; the blocks of a cluster exchange");
@@ -46,7 +46,7 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out o
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int rank = ptx::cluster_rank<kCluster>();
   const uint32_t masses_in = ptx::shared_address(&barriers[0]);
-  Part part{rank, 0, 0, 0, 0, 0, 0, &barriers[1], &barriers[2], &barriers[3]};
+  Part part{rank, 0, 0, 0, 0, 0, 0, 0, &barriers[1], &barriers[2], &barriers[3]};
   if (tid == 0) {
     mbarrier_init(&barriers[0], 1);
     prepare_choice<kCluster>(sm, part);
@@ -103,7 +103,7 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out o
   const int end = min(limit, pages);
   bool fits = pages > slots && need > 0 && width <= kThreads * (kLong ? kRows : kPages) && recent - sinks < 65536;
   const int turns = (end - begin + kThreads - 1) / kThreads;
-  part.begin = begin, part.end = end, part.turns = turns, part.sinks = sinks, part.recent = recent, part.need = need;
+  part.begin = begin, part.end = end, part.turns = turns, part.sinks = sinks, part.recent = recent, part.need = need, part.pages_wanted = slots;
   if (fits) {
     // 2^(s log2 e - shift) in one rounding: the rounding of the shift is in the mass as well. Any NaN makes the mass NaN.
     const auto exponential = [&](float s, int h) { return exp2_approx(fmaf(s, kLog2E, shift[h])); };
@@ -207,57 +207,85 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out o
   return false;
 }
 
-template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, class Out>
-__device__ __noinline__ bool select_long_by_sums(const PageSelectArgs& args, Out out) {
-  return select_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, true>(args, out);
-}
-
 // Where a list goes.
 struct ListOut {
+  static constexpr bool kEarly = false;
   int32_t* pages;  // [slots]
   __device__ __forceinline__ void operator()(int position, int page) const { pages[position] = page; }
 };
 
-// Chooses the pages of this cluster's list, the count included. kPages is how many pages of the row a thread keeps, as many as registers
-// allow there and the others in shared memory: rows of up to kCluster * kThreads * kPages pages are read once. Longer ones are read
-// twice, by code of their own that does not lie in the way. True where `out` had the pages, false where the radix kernel has written them.
-template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, class Out>
-__device__ __forceinline__ bool page_select_in_cluster(const PageSelectArgs& args, Out out) {
-  using namespace select;
-  static_assert(COMBINE == Combine::kShareAverage, "the other rules are the radix kernel's");
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __noinline__ bool select_long_by_sums(const PageSelectArgs& args, ListOut out) {
+  return select_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, true>(args, out);
+}
+
+template <int kCluster>
+__device__ __forceinline__ int32_t* list_of(const PageSelectArgs& args) {
+  return args.pages + blockIdx.y * args.pages_batch_stride + blockIdx.x / kCluster * args.pages_list_stride;
+}
+
+// The list is full: its count.
+template <int kCluster>
+__device__ __forceinline__ void write_count(const PageSelectArgs& args) {
+  if (threadIdx.x == 0 && ptx::cluster_rank<kCluster>() == 0)
+    args.counts[static_cast<int64_t>(blockIdx.y) * (gridDim.x / kCluster) + blockIdx.x / kCluster] = args.slots;
+}
+
+// Chooses the pages of this cluster's list without masses beside the scores. kPages is how many pages of the row a thread keeps, as many as
+// registers allow there and the others in shared memory: rows of up to kCluster * kThreads * kPages pages are read once. Longer ones are
+// read twice, by code of their own that does not lie in the way.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __forceinline__ void page_select_without_masses(const PageSelectArgs& args) {
+  static_assert(COMBINE == reduce::Combine::kShareAverage, "the other rules are the radix kernel's");
   constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;  // where a call saves nothing in local memory
-  bool chosen = false;
-  if constexpr (kThreads <= 512)  // 64 registers a thread hold neither form beside the other
-    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages>(args, out);
-  if (!chosen) {
-    if constexpr (kCalls) {
-      if (args.max_pages > kCluster * kThreads * kPages)
-        chosen = select_long_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages>(args, out);
-      else
-        chosen = select_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, false>(args, out);
-    } else {
+  ListOut out{list_of<kCluster>(args)};
+  bool chosen;
+  if constexpr (kCalls) {
+    if (args.max_pages > kCluster * kThreads * kPages)
+      chosen = select_long_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages>(args, out);
+    else
       chosen = select_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, false>(args, out);
+  } else {
+    chosen = select_by_sums<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, false>(args, out);
+  }
+  if (chosen)
+    write_count<kCluster>(args);
+  else if constexpr (kCalls)
+    page_select_by_radix<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords>(args);
+  else
+    page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
+}
+
+// Chooses the pages of this cluster's list, the count included. True where `out` had them, false where they were written to memory alone.
+// `stage` has room for kAhead turns of scores.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead,
+          class Out>
+__device__ __forceinline__ bool page_select_staged(const PageSelectArgs& args, float* stage, Out out) {
+  if constexpr (kThreads <= 512) {  // 64 registers a thread hold neither form beside the other
+    if (select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(args, stage, out)) {
+      write_count<kCluster>(args);
+      return true;
     }
   }
-  if (chosen) {
-    const int lists = gridDim.x / kCluster;
-    if (threadIdx.x == 0 && ptx::cluster_rank<kCluster>() == 0)
-      args.counts[static_cast<int64_t>(blockIdx.y) * lists + blockIdx.x / kCluster] = args.slots;
-    return true;
-  }
-  if constexpr (kCalls) {
-    page_select_by_radix<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords>(args);
-  } else {
-    page_select<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, false>(args);
-  }
+  page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
   return false;
 }
 
-template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+// The same with one turn of scores on its way, in the last words of the buffer.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, class Out>
+__device__ __forceinline__ bool page_select_in_cluster(const PageSelectArgs& args, Out out) {
+  extern __shared__ __align__(16) uint32_t buffer[];
+  constexpr int kLeft = (kBufferWords - HEADS * kThreads) / 4 * 4;
+  return page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kLeft, kDependent, kPages, 1>(
+      args, reinterpret_cast<float*>(buffer + kLeft), out);
+}
+
+// Dynamic shared memory: kBufferWords, and kAhead turns of scores.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
-  const int64_t list = blockIdx.x / kCluster;
-  page_select_in_cluster<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(
-      args, ListOut{args.pages + blockIdx.y * args.pages_batch_stride + list * args.pages_list_stride});
+  extern __shared__ __align__(16) uint32_t buffer[];
+  page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
+      args, reinterpret_cast<float*>(buffer + kBufferWords), ListOut{list_of<kCluster>(args)});
 }
 
 }  // namespace kvloom

@@ -130,10 +130,12 @@ struct ClusterShared {
   alignas(16) float of_ranks[kCluster][WIDTH];             // masses of all blocks
   alignas(16) uint2 candidates[kMostCandidates];           // share's bits, page; ordered by rank alone
   alignas(16) int lower[kShareBins + 4];                   // pages of blocks of lower rank in this bin and those above; 0 past the last
-  uint32_t taken[kWarps * kPages + kMostExtra / 32];       // a bit a page of the block's slice
+  uint32_t taken[kWarps * kPages + kMostExtra / 32];       // a bit a page of the block's slice: taken whatever the ranking says
+  uint32_t won[kWarps * kPages + kMostExtra / 32];         // and taken by it
   Cut cut;
   int sent;                                                // candidates of this block
   int before;                                              // pages taken by blocks of lower rank
+  int sure_before;                                         // those of them that no ranking decides
 };
 
 // Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
@@ -243,6 +245,7 @@ struct Part {
   int rank, begin, end;      // pages
   int turns;                 // steps of kThreads pages; below 1 where the block has none
   int sinks, recent, need;   // forced are pages below sinks and from recent on; how many of the others are wanted
+  int pages_wanted;          // slots
   uint64_t *counts, *candidates, *bin;
 };
 
@@ -259,11 +262,23 @@ __device__ __forceinline__ void prepare_choice(Memory& sm, const Part& part) {
   sm.cut = Cut{0, 0, 0};
 }
 
-// Chooses the pages of a list: out(position, page) takes those of this block, in order. Values of pages that compete are in sm.histogram
+// The bits of a word's pages that lie before this lane's, and those of all words before it.
+template <class Word>
+__device__ __forceinline__ int bits_before(int words, Word word_of) {
+  const int lane = threadIdx.x % 32;
+  int before = 0;
+#pragma unroll 1
+  for (int w = lane; w < words; w += 32) before += __popc(word_of(w));
+  return __reduce_add_sync(reduce::kFullWarp, before) + __popc(word_of(words) & ((1u << lane) - 1));
+}
+
+// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages reach it sooner too, in
+// places of an order of their own: out.sure(place, page) has those of this block that no ranking decides, then out.begin(places) follows
+// in every thread; out.won(place, page) has the others of all blocks, then out.ranked() follows in every thread. Values of pages that compete are in sm.histogram
 // by share_bin, those of this thread's first kFirst pages in `first`, of the others (kOthers) in its column of `values`, [turns][kThreads];
 // 0 where a page does not compete. False, with nothing written, where too many pages lie in one bin or shares of 0 would be taken.
 template <int HEADS, int kThreads, int kCluster, int kFirst, bool kOthers, bool kCalls, class Memory, class Out>
-__device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float (&first)[max_of(kFirst, 1)], float* values, Out out) {
+__device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float (&first)[max_of(kFirst, 1)], float* values, Out& out) {
   constexpr int kWarps = kThreads / 32;
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const uint32_t counts_in = ptx::shared_address(part.counts), candidates_in = ptx::shared_address(part.candidates);
@@ -301,7 +316,7 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
     const int page = begin + i * kThreads + tid;
     const bool taken = v >= sure || (page < end && (page < part.sinks || page >= part.recent));
     const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
-    if (lane == 0) sm.taken[i * kWarps + warp] = word;
+    if (lane == 0) sm.taken[i * kWarps + warp] = word, sm.won[i * kWarps + warp] = 0;
     if (v >= least && v < sure) {
       const int slot = lower_in_bin + atomicAdd(&sm.sent, 1);
       const uint32_t at = ptx::shared_address(&sm.candidates[slot]);
@@ -319,8 +334,22 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
 #pragma unroll 1
     for (int i = kFirst; i < part.turns; ++i) classify(i, values[i * kThreads]);
   }
-  if (tid == 0) sm.before = min(begin, part.sinks) + max(begin - part.recent, 0) + lower_above + (whole ? lower_in_bin : 0);
+  if (tid == 0) {
+    sm.before = min(begin, part.sinks) + max(begin - part.recent, 0) + lower_above + (whole ? lower_in_bin : 0);
+    if constexpr (Out::kEarly) sm.sure_before = sm.before;
+  }
   __syncthreads();
+  const int places = part.pages_wanted - (whole ? 0 : cut.left);  // of pages that no ranking decides
+  if constexpr (Out::kEarly) {
+#pragma unroll 1
+    for (int i = 0; i < part.turns; ++i) {
+      const uint32_t word = sm.taken[i * kWarps + warp];
+      if (word == 0) continue;
+      const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
+      if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid);
+    }
+    out.begin(places);
+  }
   if (!whole) {
     ptx::wait_cluster_barrier(candidates_in, 0);
     // Four lanes a candidate count those that rank above it.
@@ -339,21 +368,23 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
       better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
       const bool wins = live && tid % 4 == 0 && better < cut.left;
-      if (wins && page >= begin && page < end) atomicOr(&sm.taken[(page - begin) / 32], 1u << (page - begin) % 32);
+      if constexpr (Out::kEarly) {
+        if (wins) out.won(places + better, page);
+      }
+      if (wins && page >= begin && page < end) atomicOr(&sm.won[(page - begin) / 32], 1u << (page - begin) % 32);
       const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
       if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
     }
   }
   __syncthreads();
+  if constexpr (Out::kEarly) out.ranked();
 #pragma unroll 1
   for (int i = 0; i < part.turns; ++i) {
-    const uint32_t word = sm.taken[i * kWarps + warp];
+    const auto word_of = [&](int w) { return sm.taken[w] | sm.won[w]; };
+    const uint32_t word = word_of(i * kWarps + warp);
     if (word == 0) continue;
-    int before = 0;
-#pragma unroll 1
-    for (int w = lane; w < i * kWarps + warp; w += 32) before += __popc(sm.taken[w]);
-    before = sm.before + __reduce_add_sync(reduce::kFullWarp, before);
-    if (word >> lane & 1) out(before + __popc(word & ((1u << lane) - 1)), begin + i * kThreads + tid);
+    const int position = sm.before + bits_before(i * kWarps + warp, word_of);
+    if (word >> lane & 1) out(position, begin + i * kThreads + tid);
   }
   return true;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/page_select_cut.cuh"
+#include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/reduce/masses.cuh"
 
 namespace kvloom {
@@ -46,17 +47,64 @@ struct RowParts {
   }
 };
 
+// A thread's pages on their way: kAhead turns of [HEADS][kThreads] scores in shared memory, each warp copying those of its own 32 pages.
+template <int HEADS, int kThreads, int kAhead>
+struct Incoming {
+  float* stage;          // [kAhead][HEADS][kThreads]
+  const float* scores;   // of the list's first head
+  int64_t head_stride;
+  int begin, limit;      // pages of the block
+  bool whole;            // pieces of 16 bytes are aligned
+
+  __device__ __forceinline__ Incoming(float* stage, const float* scores, int64_t head_stride, int begin, int limit)
+      : stage(stage), scores(scores), head_stride(head_stride), begin(begin), limit(limit),
+        whole((reinterpret_cast<uint64_t>(scores) | static_cast<uint64_t>(head_stride) * 4) % 16 == 0) {}
+
+  // Turns past the last one copy nothing.
+  __device__ __forceinline__ void issue(int turn) const {
+    const int lane = threadIdx.x % 32, first = begin + turn * kThreads + threadIdx.x / 32 * 32;  // of the warp
+    float* const to = stage + turn % kAhead * (HEADS * kThreads) + threadIdx.x / 32 * 32;
+    if (first < limit) {
+      if (whole) {
+#pragma unroll
+        for (int from = 0; from < HEADS * 8; from += 32) {
+          const int head = (from + lane) / 8, at = (from + lane) % 8 * 4, left = limit - first - at;
+          if ((HEADS * 8 % 32 == 0 || from + lane < HEADS * 8) && left > 0)
+            ptx::copy16_part(ptx::shared_address(to + head * kThreads + at), scores + head * head_stride + first + at, min(4 * left, 16));
+        }
+      } else if (first + lane < limit) {
+#pragma unroll 1
+        for (int h = 0; h < HEADS; ++h) ptx::copy4(ptx::shared_address(to + h * kThreads + lane), scores + h * head_stride + first + lane);
+      }
+    }
+    ptx::commit_copies();
+  }
+
+  // This thread's scores of the oldest turn on its way, `turn`; -inf where it has no page.
+  __device__ __forceinline__ void take(int turn, float (&score)[HEADS]) const {
+    const bool live = begin + turn * kThreads + static_cast<int>(threadIdx.x) < limit;
+    ptx::wait_copies<kAhead - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+      score[h] = -reduce::kInfinity;
+      if (live) score[h] = stage[turn % kAhead * (HEADS * kThreads) + h * kThreads + threadIdx.x];
+    }
+    __syncwarp();  // the stage is the next turn's
+  }
+};
+
 }  // namespace select
 
 // Selection from page_score's masses: true where it has chosen, which it cannot without masses.
-template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, class Out>
-__device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, Out out) {
+// kAhead turns of scores are on their way at once; `stage` has room for them.
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead, class Out>
+__device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, float* stage, Out& out) {
   using namespace select;
   if (args.masses == nullptr || args.batch != 1) return false;
   constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;
   constexpr int kWarps = kThreads / 32;
   constexpr int kRowsOfWarp = (HEADS + kWarps - 1) / kWarps;
-  constexpr int kAtOnce = max_of(min_of(16 / HEADS, 4), 1);  // pages of a thread whose scores are on their way together
   using Memory = ClusterShared<padded(HEADS), kThreads, kCluster, kPages>;
   __shared__ __align__(8) uint64_t barriers[3];
   __shared__ float2 heads[HEADS];
@@ -67,7 +115,7 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, Out
   constexpr int kRows = min_of(kRoom, kPages + kMostExtra / kThreads);
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-  Part part{static_cast<int>(ptx::cluster_rank<kCluster>()), 0, 0, 0, 0, 0, 0, &barriers[0], &barriers[1], &barriers[2]};
+  Part part{static_cast<int>(ptx::cluster_rank<kCluster>()), 0, 0, 0, 0, 0, 0, 0, &barriers[0], &barriers[1], &barriers[2]};
   if (tid == 0) prepare_choice<kCluster>(sm, part);
   ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   if (tid < kShareBins) sm.histogram[tid] = 0;
@@ -91,21 +139,13 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, Out
     const int h = warp + i * kWarps;
     rows[i].load(masses + min(h, HEADS - 1) * reduce::kMassParts, h < HEADS);
   }
-  float now[kAtOnce][HEADS], next[kAtOnce][HEADS];
-  const auto load = [&](float (&into)[kAtOnce][HEADS], int turn) {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int page = begin + (turn + i) * kThreads + tid;
-      const float* from = scores + page;
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) into[i][h] = load_score(from, page < limit);
-    }
-  };
-  load(now, 0);
+  const Incoming<HEADS, kThreads, kAhead> incoming(stage, scores, args.score_head_stride, begin, limit);
+#pragma unroll 1
+  for (int turn = 0; turn < kAhead; ++turn) incoming.issue(turn);
   ptx::cluster_wait<kCluster>();
   const int pages = pages_of(length);
   part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
-  part.need = args.slots - (part.sinks + pages - part.recent);
+  part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
   part.begin = begin, part.end = min(limit, pages);
   part.turns = (part.end - begin + kThreads - 1) / kThreads;
 #pragma unroll
@@ -127,27 +167,23 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, Out
   }
   if (fits) {
 #pragma unroll 1
-    for (int turn = 0; turn < part.turns; turn += kAtOnce) {
-      load(next, turn + kAtOnce);
+    for (int turn = 0; turn < part.turns; ++turn) {
+      float score[HEADS];
+      incoming.take(turn, score);
+      incoming.issue(turn + kAhead);
+      const int page = begin + turn * kThreads + tid;
+      const bool competes = page >= part.sinks && page < min(part.end, part.recent);
+      float value = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (turn + i >= part.turns) break;
-        const int page = begin + (turn + i) * kThreads + tid;
-        const bool competes = page >= part.sinks && page < min(part.end, part.recent);
-        float value = 0.0f;
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(now[i][h], kLog2E, shift[h])), unit[h]);
-        if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(value)], 1u);
-        values[(turn + i) * kThreads] = competes ? value : 0.0f;
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) now[i][h] = next[i][h];
+      for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(score[h], kLog2E, shift[h])), unit[h]);
+      if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(value)], 1u);
+      values[turn * kThreads] = competes ? value : 0.0f;
     }
+    ptx::wait_copies<0>();  // turns past the row's end: the stage may be another's from here on
     const float none[1] = {0.0f};
     if (choose<HEADS, kThreads, kCluster, 0, true, kCalls>(sm, part, none, values, out)) return true;
   }
+  ptx::wait_copies<0>();
   __syncthreads();  // another form takes the buffer over
   return false;
 }

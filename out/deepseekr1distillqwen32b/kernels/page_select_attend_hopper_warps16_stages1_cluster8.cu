@@ -15,8 +15,9 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 1  // kStages
       , 1  // kColumns
       , 8  // kCluster
-      , 5120  // kBufferWords
+      , 5408  // kBufferWords
       , 2  // kPages
+      , 2  // kAhead
       , true  // kDependent
   >(args);
 }

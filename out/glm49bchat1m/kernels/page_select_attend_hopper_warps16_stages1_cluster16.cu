@@ -15,8 +15,9 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 1  // kStages
       , 1  // kColumns
       , 16  // kCluster
-      , 10304  // kBufferWords
+      , 10592  // kBufferWords
       , 2  // kPages
+      , 8  // kAhead
       , true  // kDependent
   >(args);
 }

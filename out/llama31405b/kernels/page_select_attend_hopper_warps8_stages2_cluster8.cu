@@ -15,8 +15,9 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 2  // kStages
       , 2  // kColumns
       , 8  // kCluster
-      , 5152  // kBufferWords
+      , 5440  // kBufferWords
       , 2  // kPages
+      , 4  // kAhead
       , true  // kDependent
   >(args);
 }

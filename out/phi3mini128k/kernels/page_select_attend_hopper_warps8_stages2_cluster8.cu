@@ -15,8 +15,9 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 2  // kStages
       , 1  // kColumns
       , 8  // kCluster
-      , 4928  // kBufferWords
+      , 5184  // kBufferWords
       , 2  // kPages
+      , 4  // kAhead
       , true  // kDependent
   >(args);
 }

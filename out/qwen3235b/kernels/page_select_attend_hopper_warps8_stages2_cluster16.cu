@@ -15,8 +15,9 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 2  // kStages
       , 2  // kColumns
       , 16  // kCluster
-      , 6816  // kBufferWords
+      , 7104  // kBufferWords
       , 2  // kPages
+      , 1  // kAhead
       , true  // kDependent
   >(args);
 }

@@ -15,5 +15,6 @@ page_select(const __grid_constant__ kvloom::PageSelectArgs args) {
       , 16384  // kBufferWords
       , true  // kDependent
       , 2  // kPages
+      , 1  // kAhead
   >(args);
 }

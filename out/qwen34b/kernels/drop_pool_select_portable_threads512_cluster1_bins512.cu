@@ -11,7 +11,7 @@ drop_pool_select(const __grid_constant__ kvloom::DropSelectArgs args) {
       , 512  // kThreads
       , 1  // kCluster
       , 16384  // kBufferWords
-      , 74432  // kSharedBytes
+      , 76496  // kSharedBytes
       , false  // kDependent
   >(args);
 }

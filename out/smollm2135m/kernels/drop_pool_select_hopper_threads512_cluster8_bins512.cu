@@ -11,7 +11,7 @@ drop_pool_select(const __grid_constant__ kvloom::DropSelectArgs args) {
       , 512  // kThreads
       , 8  // kCluster
       , 16384  // kBufferWords
-      , 140016  // kSharedBytes
+      , 158480  // kSharedBytes
       , true  // kDependent
   >(args);
 }

@@ -10,6 +10,11 @@ __device__ __forceinline__ void copy16_or_zero(uint32_t to_shared, const void* f
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from), "r"(copy ? 16 : 0) : "memory");
 }
 
+// Copies the first `bytes` of 16 and writes zeros for the others. Both addresses are multiples of 16.
+__device__ __forceinline__ void copy16_part(uint32_t to_shared, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from), "r"(bytes) : "memory");
+}
+
 // Copies 4 bytes; both addresses are multiples of 4.
 __device__ __forceinline__ void copy4(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
