@@ -509,7 +509,8 @@ struct TridiagonalBuild {
       if (Layout::kHasColumnScales && write && p == 0 && j < RANK) columns[j] = bf16_bits(scale.value);
     }
     if constexpr (kCentred) {
-      const float* const centre = args.centre == nullptr ? nullptr : args.centre + static_cast<int64_t>(heads()[page]) * HEAD_DIM + 2 * p;
+      const float* const centre = args.centre == nullptr || record < 0 ? nullptr  // a place without a page has no head
+                                     : args.centre + static_cast<int64_t>(heads()[page]) * HEAD_DIM + 2 * p;
 #pragma unroll
       for (int m = 0; m < kOwn; m++) {
         const int n = min(m * kRows + j, kTiles - 1);
