@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -26,6 +27,7 @@ func (p *FamilyPlan) addTridiagonal(s *specs.Spec, t Target, form Form) {
 			}
 			first = false
 			c := tridiagonalCandidate(s, t, form, choice, variant)
+			sizeForSteps(&c, s, choice)
 			if reason := summaryRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
 				p.Rejected = append(p.Rejected, Rejected{c, reason})
 				continue
@@ -61,6 +63,21 @@ func tridiagonalCandidate(s *specs.Spec, t Target, form Form, choice summaryPara
 		Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
 	c.Constants = append(c.Constants, formConstants(s)...)
 	return c
+}
+
+// sizeForSteps gives launches that are sized for a page a request, as a decode step's are, blocks along z: by them the kernel knows a step
+// and builds in another way (templates/kernels/page_summary_few.cuh), two warps a page. Bases of 16 bits have no such way.
+func sizeForSteps(c *Candidate, s *specs.Spec, choice summaryParams) {
+	if len(formConstants(s)) > 0 || s.Locks.BasisBits == 16 {
+		return
+	}
+	pages := choice.warps // of a block
+	if pages%2 == 0 {
+		pages /= 2
+	}
+	pages = max(min(pages, s.Attention.KVHeads/2), 1) // one block along z is a prompt's
+	c.Geometry.Grid[2] = launch.Extent{Of: []launch.Quantity{launch.StepHeads}, Times: 1, Per: int64(pages)}
+	c.Geometry.Workspace = []launch.Extent{{Of: []launch.Quantity{launch.Batch}, Times: 4, Per: 1}} // a request's finished blocks
 }
 
 // tridiagonalChoices: the default has the most warps an SM, of those blocks of four. Each number of warps comes with two numbers of

@@ -11,15 +11,16 @@ type Quantity string
 
 // The quantities.
 const (
-	One      Quantity = "one"
-	Batch    Quantity = "batch"
-	KVHeads  Quantity = "kv_heads"
-	QHeads   Quantity = "q_heads"
-	Lists    Quantity = "lists" // page lists a request: kv heads, or query heads for per_head
-	MaxPages Quantity = "max_pages"
-	NewPages Quantity = "new_pages" // pages a request that one build launch is sized for; any number stays right
-	Slots    Quantity = "slots"
-	SMs      Quantity = "sms"
+	One       Quantity = "one"
+	Batch     Quantity = "batch"
+	KVHeads   Quantity = "kv_heads"
+	QHeads    Quantity = "q_heads"
+	Lists     Quantity = "lists" // page lists a request: kv heads, or query heads for per_head
+	MaxPages  Quantity = "max_pages"
+	NewPages  Quantity = "new_pages"  // pages a request that one build launch is sized for; any number stays right
+	StepHeads Quantity = "step_heads" // kv heads where a build launch is sized for one page a request, as in a decode step; else 1
+	Slots     Quantity = "slots"
+	SMs       Quantity = "sms"
 )
 
 // Problem holds the value of each quantity.
@@ -44,6 +45,11 @@ func (p Problem) Value(q Quantity) int64 {
 		return p.MaxPages
 	case NewPages:
 		return p.NewPages
+	case StepHeads:
+		if p.NewPages > 1 {
+			return 1
+		}
+		return p.KVHeads
 	case Slots:
 		return p.Slots
 	case SMs:

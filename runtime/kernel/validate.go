@@ -12,7 +12,7 @@ import (
 
 var quantities = map[launch.Quantity]bool{
 	launch.One: true, launch.Batch: true, launch.KVHeads: true, launch.QHeads: true, launch.Lists: true, launch.MaxPages: true,
-	launch.NewPages: true, launch.Slots: true, launch.SMs: true,
+	launch.NewPages: true, launch.StepHeads: true, launch.Slots: true, launch.SMs: true,
 }
 
 // validate refuses what a later step would trip over: it stands between a file and the rest of the package.

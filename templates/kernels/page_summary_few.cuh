@@ -1,55 +1,95 @@
-// page_summary of the few pages that filled in a decode step: a warp builds two, with a basis that takes a fraction of the time of
-// eigenvectors one after the other (linalg/power16.cuh). What page_summary_tridiagonal.cuh does with four pages a warp is made for
-// prompts, where other warps hide a chain of some ten thousand cycles. Here nothing hides it.
+// page_summary of the few pages that filled in a decode step: a team of two warps builds one, with a basis that takes a fraction of the
+// time of eigenvectors one after the other (linalg/power16.cuh). What page_summary_tridiagonal.cuh does with four pages a warp is made
+// for prompts, where other warps hide a chain of some ten thousand cycles. Here nothing hides it.
 //
-// Everything else is that form's: its memory, of which places 2 and 3 are scratch, its V, its images, its careful way.
+// Each warp of a team has half of the dims, from the keys to the record; both find the basis, which is quicker than to wait for it. They
+// meet three times: for the sum of their Gram matrices, for the largest elements of V and the centroid, and before the record is copied.
 #pragma once
 
 #include "kernels/page_summary_common.cuh"
 #include "kernels/page_summary_exact.cuh"
 #include "kernels/page_summary_quick.cuh"
 #include "kvloom/linalg/power16.cuh"
+#include "kvloom/ptx/grid.cuh"
 
 namespace kvloom {
 
-// Build: TridiagonalBuild.
-template <class Build, int HEAD_DIM, int RANK, int BITS, class T>
+// Build: TridiagonalBuild, of whose memory for kNumWarps warps this takes its own.
+template <class Build, int HEAD_DIM, int RANK, int BITS, class T, int kNumWarps>
 struct FewPages {
   using Key = typename Compute<T>::type;
   using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
+  using Rows = PageRows<HEAD_DIM>;
   using Exact = ExactPage<HEAD_DIM, RANK, BITS, T>;
-  using Power = Power16<RANK, 2>;
-  // Scratch of a page is the place of another page's keys. Bases of 16 bits show that flat spectra lose 0.1 % of their energy, some
-  // pages 1 %.
-  static constexpr bool kFits = Power::kBytes <= PageRows<HEAD_DIM>::kBytes && BITS < 16;
+  using Power = Power16<RANK, 1>;
+  static constexpr int kTeam = kNumWarps % 2 == 0 ? 2 : 1, kTeams = kNumWarps / kTeam;
+  static constexpr int kSteps = HEAD_DIM / 16, kOwn = (kSteps + kTeam - 1) / kTeam;  // of 16 dims; a warp's, the last of which may not exist
+  static constexpr int kTiles = 2 * kOwn;                                            // of 8 dims, a warp's
 
-  const Build& build;
+  // A team's memory: keys, V and mu as the record has them, then of each warp the matrix it works on, what it keeps, its share of the
+  // Gram matrix and its largest elements.
+  static constexpr int kImageAt = Rows::kBytes, kWarpAt = kImageAt + (Layout::kC + 15) / 16 * 16;
+  static constexpr int kKept = Power::kMatrixBytes, kShare = kKept + Power::kBytes, kTops = kShare + 1024, kOwnBytes = kTops + 64;
+  // Bases of 16 bits show that flat spectra lose 0.1 % of their energy, some pages 1 %.
+  static constexpr bool kFits = kWarpAt + kTeam * kOwnBytes <= kTeam * Build::kWarpBytes && BITS < 16;
 
-  // The Gram matrix of a page's keys, in two chains.
-  __device__ __forceinline__ Square16 gram(int page) const {
-    Square16 even, odd;
+  uint8_t* page;  // the team's memory
+  int lane, role, team;
+  float key_scale;  // of the cache
+
+  __device__ __forceinline__ uint8_t* own(int role) const { return page + kWarpAt + role * kOwnBytes; }
+  __device__ __forceinline__ float* tops(int role) const { return reinterpret_cast<float*>(own(role) + kTops); }  // [8] of V's rows, of the centroid
+  __device__ __forceinline__ bool has(int step) const { return kSteps % kTeam == 0 || role * kOwn + step < kSteps; }
+
+  // Waits for the other warp.
+  __device__ __forceinline__ void meet() const {
+    if (kTeam == 1) __syncwarp();
+    else ptx::named_barrier(1 + team, 64);
+  }
+
+  // Starts loading this warp's dims.
+  __device__ __forceinline__ void fetch(const KvCache& cache, int64_t offset, bool aligned) const {
+    constexpr int kChunks = 2 * kOwn;  // of 8 dims in a row
+    const auto from = static_cast<const typename KeyBits<T>::type*>(cache.k) + offset;
 #pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; k++) {
+    for (int i = 0; i < kChunks / 2; i++) {
+      const int at = i * 32 + lane, row = at / kChunks, chunk = role * kChunks + at % kChunks;
+      if (kSteps % kTeam == 0 || chunk < 2 * kSteps) copy_keys(page + Rows::chunk(row, chunk), from + row * cache.k_token_stride + chunk * 8, aligned);
+    }
+    ptx::commit_copies();
+  }
+
+  // The Gram matrix of the page's keys: this warp's dims in two chains, and the other's.
+  __device__ __forceinline__ Square16 gram() const {
+    Square16 even{}, odd{};
+#pragma unroll
+    for (int k = 0; k < kOwn; k++) {
+      if (!has(k)) break;
       uint32_t r[4];
-      load_tile(r, build.keys(page) + PageRows<HEAD_DIM>::tile(build.lane, k));
+      load_tile(r, page + Rows::tile(lane, role * kOwn + k));
       Square16& acc = k % 2 ? odd : even;
-      if (k < 2) {
-        mma_m16n8k16_from_zero(acc.left, r[0], r[1], r[2], r[3], r[0], r[2], Key{});
-        mma_m16n8k16_from_zero(acc.right, r[0], r[1], r[2], r[3], r[1], r[3], Key{});
-      } else {
-        mma_m16n8k16(acc.left, r[0], r[1], r[2], r[3], r[0], r[2], Key{});
-        mma_m16n8k16(acc.right, r[0], r[1], r[2], r[3], r[1], r[3], Key{});
-      }
+      mma_m16n8k16(acc.left, r[0], r[1], r[2], r[3], r[0], r[2], Key{});
+      mma_m16n8k16(acc.right, r[0], r[1], r[2], r[3], r[1], r[3], Key{});
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) even.left[i] += odd.left[i], even.right[i] += odd.right[i];
+    if constexpr (kTeam == 2) {
+      float4* mine = reinterpret_cast<float4*>(own(role) + kShare) + lane;
+      mine[0] = make_float4(even.left[0], even.left[1], even.left[2], even.left[3]);
+      mine[32] = make_float4(even.right[0], even.right[1], even.right[2], even.right[3]);
+      meet();
+      const float4* other = reinterpret_cast<const float4*>(own(1 - role) + kShare) + lane;
+      const float4 x = other[0], y = other[32];
+      even.left[0] += x.x, even.left[1] += x.y, even.left[2] += x.z, even.left[3] += x.w;
+      even.right[0] += y.x, even.right[1] += y.y, even.right[2] += y.z, even.right[3] += y.w;
+    }
     return even;
   }
 
   // Centres a Gram matrix. Returns its trace before that, and 16 times the centroid's squared length.
   __device__ __forceinline__ float2 centre(Square16& m) const {
-    const int p = build.lane % 4;
-    float energy = Power::diagonal(m, build.lane), low = m.left[0] + m.left[1] + (m.right[0] + m.right[1]), high = m.left[2] + m.left[3] + (m.right[2] + m.right[3]);
+    const int p = lane % 4;
+    float energy = Power::diagonal(m, lane), low = m.left[0] + m.left[1] + (m.right[0] + m.right[1]), high = m.left[2] + m.left[3] + (m.right[2] + m.right[3]);
 #pragma unroll
     for (int mask = 1; mask < 4; mask *= 2) {
       energy += __shfl_xor_sync(~0u, energy, mask);
@@ -73,161 +113,247 @@ struct FewPages {
     return make_float2(energy, centroid);
   }
 
-  // From keys to vectors and singular values in shared memory, and C to the records. Returns the pages that took the careful way, at
-  // bits 0 and 8.
-  __device__ __forceinline__ uint32_t decompose(uint8_t* summaries) const {
+  __device__ __forceinline__ Power power() const {
     Power power;
-    power.lane = build.lane;
-    Square16 m[2];
-    float trace[2], root[2] = {1.f, 1.f}, up[2] = {build.key_scale, build.key_scale};
-    uint32_t careful = 0;
-#pragma unroll
-    for (int q = 0; q < 2; q++) m[q] = gram(q);
-#pragma unroll
-    for (int q = 0; q < 2; q++) {
-      const float2 e = centre(m[q]);
-      const bool wanted = build.records()[q] >= 0;
-      trace[q] = wanted ? e.x - e.y : 0.f;
-      if (wanted && !Build::plain(e.x, e.y)) careful |= 1u << 8 * q;
-      power.work[q] = build.gram(q);
-      power.kept[q] = reinterpret_cast<float*>(build.keys(2 + q));
-    }
-    if (__builtin_expect(careful != 0, 0)) {
-#pragma unroll 1
-      for (int p = 0; p < 2; p++) {
-        if ((careful >> 8 * p & 1) == 0) continue;
-        const Exact exact{build.keys(p), opaque(build.lane), build.key_scale};
-        const PageScale scale = exact.power();
-        const float r = exact.gram(build.gram(p), scale);
-        (p == 0 ? root[0] : root[1]) = r;
-        (p == 0 ? up[0] : up[1]) = scale.up;
-      }
-      __syncwarp();
-#pragma unroll
-      for (int q = 0; q < 2; q++) {
-        if ((careful >> 8 * q & 1) == 0) continue;
-        const float inverse = 1.f / root[q];  // a power of two
-        m[q] = power.load(build.gram(q), inverse * inverse);
-        const float2 e = centre(m[q]);
-        trace[q] = e.x - e.y;
-      }
-      __syncwarp();
-    }
-    power.run(m, trace);
-    __syncwarp();
-#pragma unroll
-    for (int q = 0; q < 2; q++) leave(power, q, root[q], up[q], summaries);
-    __syncwarp();
-    return careful;
+    power.lane = lane;
+    power.work[0] = reinterpret_cast<float*>(own(role));
+    power.kept[0] = reinterpret_cast<float*>(own(role) + kKept);
+    return power;
   }
 
-  // u and sigma of a page to shared memory, C to its record.
-  __device__ __forceinline__ void leave(Power& power, int q, float root, float up, uint8_t* summaries) const {
-    constexpr int kPad = Layout::kRankPad;
-    const int t = build.lane % 16;
-    // What the powers' rounding left of the vector of ones would take the centroid into V. Where u is rounded to bf16 alone, V's mma
-    // sees to it.
+  // Builds a page whose keys are there.
+  __device__ __forceinline__ void build(const PageSummaryArgs& args, int64_t record) const {
+    ptx::wait_copies<0>();
+    __syncwarp();
+    Square16 m = gram();
+    const float2 e = centre(m);
+    uint8_t* out = args.summaries + record;
+    if (__builtin_expect(!Build::plain(e.x, e.y), 0)) {
+      if (role == 0) carefully(out);
+      return;
+    }
+    Power power = this->power();
+    power.run({m}, {e.x - e.y});
+    float over[RANK];
+#pragma unroll
+    for (int j = 0; j < RANK; j++) over[j] = power.energy[0][j] > 0.f ? rsqrt_approx(power.energy[0][j]) : 0.f;
+    leave_vectors(power, over);
+    basis(out, over);
+    if (role == kTeam - 1) coefficients(power, over, 1.f, key_scale, out);
+    meet();  // the image is whole
+    for (int unit = role * 32 + lane; unit < Layout::kC / 16; unit += 32 * kTeam)
+      reinterpret_cast<uint4*>(out)[unit] = reinterpret_cast<const uint4*>(page + kImageAt)[unit];
+  }
+
+  // The same by one warp, of keys that lie close together far from 0, are very large or small, or not finite.
+  __device__ __forceinline__ void carefully(uint8_t* out) const {
+    const Exact exact{page, opaque(lane), key_scale};
+    const PageScale scale = exact.power();
+    Power power = this->power();
+    const float root = exact.gram(power.work[0], scale), inverse = 1.f / root;  // powers of two
+    __syncwarp();
+    Square16 m = power.load(power.work[0], inverse * inverse);
+    const float2 e = centre(m);
+    __syncwarp();
+    power.run({m}, {e.x - e.y});
+    float over[RANK];
+#pragma unroll
+    for (int j = 0; j < RANK; j++) {
+      over[j] = power.energy[0][j] > 0.f ? rsqrt_approx(power.energy[0][j]) : 0.f;
+      if (lane == 0) tops(0)[j] = power.energy[0][j] * over[j] * root;
+    }
+    leave_vectors(power, over);
+    coefficients(power, over, root, scale.up, out);
+    exact.template basis<false>(out, power.work[0], tops(0));
+  }
+
+  // u in shared memory, in place of the matrix.
+  __device__ __forceinline__ void leave_vectors(Power& power, const float (&over)[RANK]) const {
+    // What the powers' rounding left of the vector of ones would take the centroid into V. Where u is rounded to bf16 alone, basis()
+    // takes it out with what that rounding adds.
     if constexpr (Build::kTwice) {
 #pragma unroll
       for (int j = 0; j < RANK; j++) {
-        float sum = power.x[q][j];
+        float sum = power.x[0][j];
 #pragma unroll
         for (int mask = 1; mask < 16; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-        power.x[q][j] -= sum * (1.f / 16);
+        power.x[0][j] -= sum * (1.f / 16);
       }
     }
-    float over[RANK];
+    __syncwarp();
+    if (lane < 16) {
 #pragma unroll
-    for (int j = 0; j < RANK; j++) over[j] = power.energy[q][j] > 0.f ? rsqrt_approx(power.energy[q][j]) : 0.f;
-    if (build.lane < 16) {
-      float* u = build.vectors(q);
-#pragma unroll
-      for (int j = 0; j < Build::kRows; j++) {
-        const int own = j < RANK ? j : 0;
-        const bool kept = j < RANK && over[own] > 0.f;
-        u[vector_place(j, t)] = kept ? power.x[q][own] : 0.f;
-        if (t == 0) build.sigma(q)[j] = kept ? power.energy[q][own] * over[own] * root : 0.f;
-      }
-      return;
+      for (int j = 0; j < RANK; j++) power.work[0][vector_place(j, lane)] = over[j] > 0.f ? power.x[0][j] : 0.f;
     }
+    __syncwarp();
+  }
+
+  // C, a token a lane of the upper 16, and its scales.
+  __device__ __forceinline__ void coefficients(const Power& power, const float (&over)[RANK], float root, float up, uint8_t* out) const {
+    constexpr int kPad = Layout::kRankPad;
+    if (lane < 16) return;
+    const int t = lane - 16;
     float c[kPad], top = 0.f;
 #pragma unroll
     for (int j = 0; j < kPad; j++) {
-      const int own = j < RANK ? j : 0;
-      c[j] = j < RANK ? power.x[q][own] * (over[own] * root) : 0.f;
+      c[j] = j < RANK ? power.x[0][j < RANK ? j : 0] * (over[j < RANK ? j : 0] * root) : 0.f;
       top = fmaxf(top, fabsf(c[j]));
     }
     const KeyScale key = quick_key_scale<T>(top, up);
     uint32_t code[kPad];
 #pragma unroll
     for (int j = 0; j < kPad; j++) code[j] = round_bits(c[j], key.scale.inverse, 0);
-    const int64_t record = build.records()[q];
-    if (record < 0) return;
-    uint8_t* out = summaries + record;
     if constexpr (kPad == 1) out[Layout::kC + t] = static_cast<uint8_t>(code[0]);
     else Build::template store_bytes<kPad>(out + Layout::kC + t * kPad, code);
     reinterpret_cast<uint16_t*>(out + Layout::kTokenScales)[t] = bf16_bits(key.scale.value > 0.f ? key.stored : 0.f);
   }
 
-  // Where the two items of a batch lie, one in each of lanes 0 and 1, nothing in the others. Known before the request's range is.
-  struct Place {
-    int item, page;  // of the request's new ones
-  };
-  __device__ __forceinline__ Place place(const PageSummaryArgs& args, int batch) const {
-    const int item = batch * 2 + min(build.lane, 1), page = item / args.cache.kv_heads, head = item - page * args.cache.kv_heads;
-    if (build.lane < 2) {
-      build.next_keys()[build.lane] = head * args.cache.k_head_stride;
-      build.next_records()[build.lane] = head * args.summary_head_stride;
-    }
-    return {build.lane < 2 ? item : 1 << 30, page};
-  }
-
-  __device__ __forceinline__ void start(const PageSummaryArgs& args, int request, BuildRange range, Place at, bool aligned) const {
-    build.note(args, at.item < range.items ? build.key_block(args, request * args.cache.table_stride + range.first + at.page) : -1);
-    if (build.lane < 4) build.records()[build.lane] = build.next_records()[build.lane];
+  // V and the centroid of this warp's dims into the image; all scales but the tokens' into the record.
+  __device__ __forceinline__ void basis(uint8_t* out, const float (&overs)[RANK]) const {
+    const int g = lane / 4, p = lane % 4, row = min(g, RANK - 1);
+    const float* u = reinterpret_cast<const float*>(own(role));
+    const float2 u0 = *reinterpret_cast<const float2*>(u + vector_place(row, 2 * p)), u1 = *reinterpret_cast<const float2*>(u + vector_place(row, 2 * p + 8));
+    const uint32_t hi0 = pack_pair(u0.x, u0.y, Key{}), hi1 = pack_pair(u1.x, u1.y, Key{});
+    const float2 r0 = unpack(hi0, Key{}), r1 = unpack(hi1, Key{});
+    float acc[kTiles][4];  // elements 0, 1: V of row g times sigma; 2, 3: the centroid, in each row
 #pragma unroll
-    for (int page = 0; page < 2; page++) build.fetch(args.cache, page, aligned);
-    ptx::commit_copies();
-  }
-
-  __device__ __forceinline__ void finish(const PageSummaryArgs& args, bool aligned) const {
-    ptx::wait_copies<0>();
-    __syncwarp();
-    const uint32_t careful = decompose(args.summaries);
-    if (__builtin_expect(careful != 0, 0)) build.careful_bases(args.summaries, careful);
+    for (int k = 0; k < kOwn; k++) {
+      uint32_t r[4] = {0, 0, 0, 0};
+      if (has(k)) load_tile_transposed(r, page + Rows::tile(lane, role * kOwn + k));
 #pragma unroll
-    for (int s = 0; s < 2 / Build::kStepPages; s++) build.basis(args, s, false, aligned, careful, build.key_scale);
-    __syncwarp();
-  }
-
-  // The whole launch, of blocks of kNumWarps warps. Any grid is right.
-  template <int kNumWarps>
-  static __device__ __forceinline__ void run(const PageSummaryArgs& args, uint8_t* shared) {
-    const int thread = opaque(threadIdx.x);
-    Build build{shared + thread / 32 * Build::kWarpBytes, nullptr, thread % 32};
-    build.key_scale = cache_scale<T>(args.cache.k_scale);
-    const FewPages few{build};
-    const bool aligned = Build::aligned(args.cache);
-    constexpr unsigned kMost = (1u << 29) / kNumWarps;
-    const int own = static_cast<int>(min(blockIdx.x, kMost)) * kNumWarps + thread / 32, step = static_cast<int>(min(gridDim.x, kMost)) * kNumWarps;
-    const bool early = gridDim.y >= args.cache.batch;  // as page_summary_tridiagonal
-#pragma unroll 1
-    for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
-      int batch = own;
-      const Place first = few.place(args, batch);
-      const BuildRange range = build_range<16>(args, request);
-      if (2 * batch < range.items) few.start(args, request, range, first, aligned);
-      if (early) finish_build<16>(args);  // there is one request
-#pragma unroll 1
-      while (2 * batch < range.items) {
-        const int again = opaque(thread);  // nothing is worked out before a loop that goes round once
-        build.shared = shared + again / 32 * Build::kWarpBytes, build.lane = again % 32;
-        few.finish(args, aligned);
-        batch += step;
-        if (2 * batch < range.items) few.start(args, request, range, few.place(args, batch), aligned);
+      for (int h = 0; h < 2; h++) {
+        mma_m16n8k16_from_zero(acc[2 * k + h], hi0, sixteenths(Key{}), hi1, sixteenths(Key{}), r[2 * h], r[2 * h + 1], Key{});
+        if constexpr (Build::kTwice) {
+          mma_m16n8k16(acc[2 * k + h], pack_pair(u0.x - r0.x, u0.y - r0.y, Key{}), 0u, pack_pair(u1.x - r1.x, u1.y - r1.y, Key{}), 0u, r[2 * h],
+                       r[2 * h + 1], Key{});
+        }
       }
     }
-    if (!early || blockIdx.y >= args.cache.batch) finish_build<16>(args);
+    if constexpr (!Build::kTwice) {  // u takes in this much of the centroid, rounded
+      float uneven = r0.x + r0.y + (r1.x + r1.y);
+      uneven += __shfl_xor_sync(~0u, uneven, 1);
+      uneven += __shfl_xor_sync(~0u, uneven, 2);
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) acc[n][0] = fmaf(-uneven, acc[n][2], acc[n][0]), acc[n][1] = fmaf(-uneven, acc[n][3], acc[n][1]);
+    }
+    float top = 0.f, top_mu = 0.f;
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+      top = fmaxf(top, fmaxf(fabsf(acc[n][0]), fabsf(acc[n][1])));
+      top_mu = fmaxf(top_mu, fmaxf(fabsf(acc[n][2]), fabsf(acc[n][3])));
+    }
+#pragma unroll
+    for (int mask = 1; mask < 4; mask *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
+      top_mu = fmaxf(top_mu, __shfl_xor_sync(~0u, top_mu, mask));
+    }
+    if constexpr (kTeam == 2) {
+      if (p == 0) tops(role)[g] = top;
+      if (lane == 1) tops(role)[8] = top_mu;
+      meet();
+      top = fmaxf(top, tops(1 - role)[g]);
+      top_mu = fmaxf(top_mu, tops(1 - role)[8]);
+    }
+    float over = 0.f;
+#pragma unroll
+    for (int j = 0; j < RANK; j++) over = g == j ? overs[j] : over;
+    const Scale scale = quick_scale(top * over, 1.f / largest_code<BITS>());
+    const KeyScale mu_key = quick_key_scale<T>(top_mu, key_scale);
+    uint8_t* image = page + kImageAt;
+    const float inverse = over * scale.inverse;
+    const int first = role * kTiles;
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+      const int dim = 8 * (first + n) + 2 * p;
+      Build::put_pair(image + g * Layout::kRowBytes + Build::place(dim), acc[n][0], acc[n][1], inverse, g < RANK && has(n / 2));
+    }
+    // The centroid's tiles are dealt to the rows.
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 8) {
+      const float2 mu = choose(acc, n, g);
+      const uint32_t x = round_bits(mu.x, mu_key.scale.inverse, 0), y = round_bits(mu.y, mu_key.scale.inverse, 0);
+      const int tile = n + g;
+      if (tile < kTiles && first + tile < 2 * kSteps)
+        *reinterpret_cast<uint16_t*>(image + Layout::kMu + 8 * (first + tile) + 2 * p) = static_cast<uint16_t>(__byte_perm(x, y, 0x0040));
+    }
+    if (role != 0) return;
+    if constexpr (Build::kPadBytes > 0) {  // zeros behind the quarters that are no whole number of words
+      constexpr int kPad = Build::kPadBytes;
+      for (int i = lane; i < RANK * 4 * kPad; i += 32) image[(i / kPad + 1) * Layout::kQuarterBytes - kPad + i % kPad] = 0;
+    }
+    // The scales at the record's end: a lane a 16-bit word, zeros between and behind.
+    constexpr int kFirst = Layout::kColumnScales, kWords = (Layout::kBytes - kFirst) / 2, kMuWord = (Layout::kMuScale - kFirst) / 2;
+    static_assert(kWords <= 32, "a lane a word");
+    float value = __shfl_sync(~0u, scale.value, lane % 8 * 4);
+    if (lane >= RANK) value = 0.f;
+    if (lane == kMuWord) value = mu_key.stored;
+    if (lane < kWords) reinterpret_cast<uint16_t*>(out + kFirst)[lane] = bf16_bits(value);
+  }
+
+  // The centroid's elements of tile first + j, a choice among registers.
+  static __device__ __forceinline__ float2 choose(const float (&acc)[kTiles][4], int first, int j) {
+    float2 x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = first + i < kTiles ? make_float2(acc[first + i < kTiles ? first + i : 0][2], acc[first + i < kTiles ? first + i : 0][3]) : make_float2(0.f, 0.f);
+#pragma unroll
+    for (int bit = 1; bit < 8; bit *= 2) {
+      const bool set = j & bit;
+#pragma unroll
+      for (int i = 0; i < 8; i += 2 * bit) x[i] = make_float2(set ? x[i + bit].x : x[i].x, set ? x[i + bit].y : x[i].y);
+    }
+    return x[0];
+  }
+
+  // Moves a request's built_lens, unless it stands right, once all its blocks have read it: each has a counter of its own, left zero.
+  static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int built, int complete) {
+    const int moved = complete * 16;
+    if (built == moved) return;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    const unsigned blocks = gridDim.x * gridDim.z;
+    if (blocks > 1) {
+      __threadfence();  // this block's reads come before its count
+      if (atomicAdd(args.workspace + request, 1u) != blocks - 1) return;
+      __threadfence();  // and the writes below after everyone's
+      args.workspace[request] = 0;
+    }
+    args.built_lens[request] = moved;
+  }
+
+  // The whole launch: blocks of x and z share a request's (page, head) items, y has the requests. Any grid is right.
+  static __device__ __forceinline__ void run(const PageSummaryArgs& args, uint8_t* shared) {
+    const KvCache& cache = args.cache;
+    const int thread = opaque(threadIdx.x), warp = thread / 32, team = warp / kTeam;
+    FewPages few{shared + team * kTeam * Build::kWarpBytes, thread % 32, warp % kTeam, team, cache_scale<T>(cache.k_scale)};
+    const bool aligned = Build::aligned(cache);
+    const int64_t blocks = static_cast<int64_t>(gridDim.x) * gridDim.z, first = blockIdx.z * static_cast<int64_t>(gridDim.x) + blockIdx.x + team * blocks;
+    const int own = static_cast<int>(min(first, int64_t{1} << 30)), step = static_cast<int>(min(blocks * kTeams, int64_t{1} << 30));
+#pragma unroll 1
+    for (int request = blockIdx.y; request < cache.batch; request += gridDim.y) {
+      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
+      const int built = args.built_lens[request], complete = complete_pages<16>(cache, request);
+      const int begin = max(built, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
+      bool settled = false;
+#pragma unroll 1
+      for (; item < items || !settled; item += step) {
+        int block = -1;
+        int64_t keys = 0, record = 0;
+        if (item < items) {
+          const int64_t at = request * cache.table_stride + begin + page;
+          const int of_record = cache.block_table[at];
+          block = cache.row_table == nullptr || of_record < 0 ? of_record : cache.row_table[at];  // a KIVI cache has keys elsewhere
+          keys = block * cache.k_block_stride + head * cache.k_head_stride;
+          record = of_record * args.summary_block_stride + head * args.summary_head_stride;
+          if (block >= 0) few.fetch(cache, keys, aligned);
+        }
+        if (!settled) settle(args, request, built, complete);  // while keys are on their way
+        settled = true;
+        few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once
+        if (block >= 0) few.build(args, record);
+        few.meet();  // nobody reads these keys any more
+        page = (item + step) / cache.kv_heads, head = item + step - page * cache.kv_heads;
+      }
+    }
   }
 };
 

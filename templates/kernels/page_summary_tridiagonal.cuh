@@ -157,7 +157,8 @@ struct TridiagonalBuild {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(keys(page)));
     if constexpr (32 % kChunks == 0) {
       constexpr int kAtOnce = 32 / kChunks;
-      const int lane = opaque(this->lane);
+      // Ranks below 4 leave the compiler room to work out addresses before the loop, and then it spills what else is there.
+      const int lane = RANK < 4 ? opaque(this->lane) : this->lane;
       const int row = lane / kChunks, chunk = lane % kChunks;
       const uint32_t stride = static_cast<uint32_t>(cache.k_token_stride) * 2;  // bytes
       const uint8_t* first = reinterpret_cast<const uint8_t*>(from) + row * stride + chunk * 16;
@@ -585,17 +586,22 @@ struct TridiagonalBuild {
       int at = kWhole || p < 2 ? place(8 * n) : place(8 * n + 4) - BITS / 2;
       if (kExchange > 0) at = ((at / 16 ^ exchange) << 4) + at % 16;
       uint8_t* to = row + at + p * BITS / 4;
-      if constexpr (BITS == 2) {
-        const uint32_t code = __float_as_uint(fmaf(acc[n][0], inverse, 1.5f) + 12582912.f) & 3u | (__float_as_uint(fmaf(acc[n][1], inverse, 1.5f) + 12582912.f) & 3u) << 2;
-        const uint32_t other = __shfl_xor_sync(~0u, code, 1);
-        if (inside && p % 2 == 0) *to = static_cast<uint8_t>(code | other << 4);
-      } else if constexpr (BITS == 4) {
-        if (inside) *to = static_cast<uint8_t>(round_bits(acc[n][0], inverse, 8) + (round_bits(acc[n][1], inverse, 8) << 4));
-      } else if constexpr (BITS == 8) {
-        if (inside) *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(__byte_perm(round_bits(acc[n][0], inverse, 0), round_bits(acc[n][1], inverse, 0), 0x0040));
-      } else {
-        if (inside) *reinterpret_cast<uint32_t*>(to) = pack_pair(acc[n][0] * inverse, acc[n][1] * inverse, bf16{});
-      }
+      put_pair(to, acc[n][0], acc[n][1], inverse, inside);
+    }
+  }
+
+  // The codes of two neighbouring dims of a row of V, of lanes whose row is inside; two lanes share a byte of 2-bit codes.
+  static __device__ __forceinline__ void put_pair(uint8_t* to, float x, float y, float inverse, bool inside) {
+    if constexpr (BITS == 2) {
+      const uint32_t code = __float_as_uint(fmaf(x, inverse, 1.5f) + 12582912.f) & 3u | (__float_as_uint(fmaf(y, inverse, 1.5f) + 12582912.f) & 3u) << 2;
+      const uint32_t other = __shfl_xor_sync(~0u, code, 1);
+      if (inside && threadIdx.x % 2 == 0) *to = static_cast<uint8_t>(code | other << 4);
+    } else if constexpr (BITS == 4) {
+      if (inside) *to = static_cast<uint8_t>(round_bits(x, inverse, 8) + (round_bits(y, inverse, 8) << 4));
+    } else if constexpr (BITS == 8) {
+      if (inside) *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(__byte_perm(round_bits(x, inverse, 0), round_bits(y, inverse, 0), 0x0040));
+    } else {
+      if (inside) *reinterpret_cast<uint32_t*>(to) = pack_pair(x * inverse, y * inverse, bf16{});
     }
   }
 
@@ -618,7 +624,7 @@ struct TridiagonalBuild {
       uint4* to = reinterpret_cast<uint4*>(summaries + record);
 #pragma unroll
       for (int i = 0; i < (kImage / 16 + 31) / 32; i++) {
-        const int unit = opaque(lane) + 32 * i;
+        const int unit = lane + 32 * i;
         if (unit < kImage / 16) to[unit] = from[unit < RANK * kUnits ? unit ^ unit_exchange(unit / kUnits) : unit];
       }
     }
@@ -671,11 +677,12 @@ __device__ __forceinline__ void page_summary_tridiagonal(const PageSummaryArgs& 
   using Build = TridiagonalBuild<HEAD_DIM, RANK, BITS, T, kResidual, false, FORM>;
   static_assert(kNumWarps * Build::kWarpBytes + Build::kStartBytes == kSharedBytes, "the launch geometry gives each warp exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
-  // A grid that the host sized for a page a request: a decode step. All requests go one way, for two may build a page they share at once.
+  // A grid of blocks along z: one that the host sized for a page a request, in a decode step.
   if constexpr (FORM::kPlain) {
-    using Few = FewPages<Build, HEAD_DIM, RANK, BITS, T>;
-    if (Few::kFits && (gridDim.x - 1) * 4 * kNumWarps < args.cache.kv_heads) return Few::template run<kNumWarps>(args, shared);
+    using Few = FewPages<Build, HEAD_DIM, RANK, BITS, T, kNumWarps>;
+    if (Few::kFits && gridDim.z > 1) return Few::run(args, shared);
   }
+  if (blockIdx.z > 0) return;
   const int warp = threadIdx.x / 32;
   float* starts = reinterpret_cast<float*>(shared + kNumWarps * Build::kWarpBytes);
   const bool aligned = Build::aligned(args.cache);
