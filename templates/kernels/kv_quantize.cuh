@@ -68,7 +68,7 @@ __device__ __forceinline__ Grid value_grid(const Range& r) {
 template <class R>
 __device__ __forceinline__ uint32_t code_of(float x, float scale, float zero, int middle) {
   if (!(scale > 0.0f)) return middle;
-  const float steps = __fdiv_rn(0.5f * x - 0.5f * zero, 0.5f * scale) + static_cast<float>(middle);
+  const float steps = __fdividef(0.5f * x - 0.5f * zero, 0.5f * scale) + static_cast<float>(middle);  // to two units of f32: ties may fall either way
   return static_cast<uint32_t>(__float2int_rn(fminf(fmaxf(steps, 0.0f), static_cast<float>(R::kTop))));
 }
 
