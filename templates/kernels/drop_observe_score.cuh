@@ -376,7 +376,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   __device__ __forceinline__ bool plain(int tile, uint2 live, float top) const {
     return live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW && !__any_sync(kFullWarp, top > -0.69f);
   }
-  __device__ __forceinline__ void finish(int tile, uint2 live, bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&square)[2]) const {
+  __device__ __forceinline__ void finish(int tile, uint2 live, bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters],
+                                         const float (&square)[2]) const {
     const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
     const int token = tile * kRingTokens + place();

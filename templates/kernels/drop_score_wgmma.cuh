@@ -79,6 +79,7 @@ struct WgmmaScorer {
       const bool exists = row < S::kRows;
       const int64_t head = kv_head * GROUP + row / WINDOW;
       const T* const from = query_row(args, request, kv_head, row);
+      const A* const output = output_row(args, request, kv_head, row);
       x.lse[u] = exists ? args.lse[request * args.lse_batch_stride + head * args.lse_head_stride + row % WINDOW] : -minus_infinity();
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -86,7 +87,7 @@ struct WgmmaScorer {
         const bool inside = exists && dim < HEAD_DIM;
         x.q[u][i] = inside ? *reinterpret_cast<const uint32_t*>(from + dim) : 0u;
         if constexpr (RULE == Rule::kDropKV)
-          x.a[u][i] = inside ? make_float2(to_float(output_row(args, request, kv_head, row)[dim]), to_float(output_row(args, request, kv_head, row)[dim + 1])) : make_float2(0.0f, 0.0f);
+          x.a[u][i] = inside ? make_float2(to_float(output[dim]), to_float(output[dim + 1])) : make_float2(0.0f, 0.0f);
       }
     }
   }

@@ -66,7 +66,8 @@ struct WindowTiles {
 #pragma unroll
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
-      q.x[u] = row < S::kRows ? __ldg(reinterpret_cast<const uint4*>(query(args, request, kv_head, row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
+      q.x[u] = make_uint4(0, 0, 0, 0);
+      if (row < S::kRows) q.x[u] = __ldg(reinterpret_cast<const uint4*>(query(args, request, kv_head, row)) + i % (HEAD_DIM / 8));
     }
   }
   __device__ __forceinline__ void store(const Queries& q) const {
@@ -76,8 +77,10 @@ struct WindowTiles {
       if (row >= N) continue;
       const bool exists = limit_of(row) >= 0;
 #pragma unroll
-      for (int w = 0; w < 4; ++w)
-        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = exists ? (&q.x[u].x)[w] : 0u;
+      for (int w = 0; w < 4; ++w) {
+        const int to = S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w);
+        *reinterpret_cast<uint32_t*>(shared + to) = exists ? (&q.x[u].x)[w] : 0u;
+      }
     }
   }
 
@@ -129,11 +132,11 @@ struct WindowTiles {
     }
   }
 
-  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The group's warps must be
-  // done with the weights of the tile before.
-  // `look` sees the tile of values, `meanwhile` runs beside the products.
+  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The
+  // group's warps must be done with the weights of the tile before. `look` sees the tile of values, `meanwhile` runs beside the products.
   template <int kBlocks64, class Look, class Meanwhile>
-  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights, Look look, Meanwhile meanwhile) {
+  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights, Look look,
+                                             Meanwhile meanwhile) {
     store_weights(x, weights);
     wgmma::proxy_fence();
     ptx::named_barrier(2 + group, 128);
