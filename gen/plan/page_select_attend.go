@@ -46,6 +46,16 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
+// sizes are attend::Shape's: with 16 warps, which leave 128 registers a thread, a warp has 8 heads at most, and wide groups two halves of
+// the warps.
+func (x selectAttendShape) sizes(s *specs.Spec) attendSizes {
+	columns := 0
+	if x.warps > 8 {
+		columns = 1
+	}
+	return newAttendSizes(s, x.stages, columns)
+}
+
 // selection is the select part of a shape: pages a thread that selection without masses keeps in registers.
 func (x selectAttendShape) selection() selectClusterShape {
 	return selectClusterShape{32 * x.warps, x.cluster, 2}
@@ -55,7 +65,7 @@ func (x selectAttendShape) selection() selectClusterShape {
 // the spec's longest row.
 func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c Candidate, words int) {
 	heads, of := headsPerList(s), shape.selection()
-	z := newAttendSizes(s, shape.stages, 0)
+	z := shape.sizes(s)
 	threads := of.threads
 	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
 	words = (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
@@ -91,7 +101,7 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c 
 }
 
 func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, words int) string {
-	heads, z := headsPerList(s), newAttendSizes(s, shape.stages, 0)
+	heads, z := headsPerList(s), shape.sizes(s)
 	switch {
 	case strings.HasPrefix(s.Cache.DType, "kivi"):
 		return "pages of a quantised store are page_attend's"
@@ -99,15 +109,15 @@ func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, words
 		return "what is selected is reranked before it is attended to"
 	case s.Slots() > listSlots:
 		return fmt.Sprintf("a list of %d pages: a block keeps %d", s.Slots(), listSlots)
-	case z.headTiles > 1:
+	case z.headTiles > 2 || z.headTiles == 2 && shape.warps <= 8:
 		return fmt.Sprintf("%d heads of %d dims do not fit a block", heads, s.Attention.HeadDim)
 	}
 	if reason := selectClusterRefusal(s, t, shape.selection(), 0); reason != "" {
 		return reason
 	}
-	quads := (z.tileHeads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
+	quads := (heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
 	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) + 4*listSlots +
-		shape.cluster*(16*quads+8*z.tileHeads) + 8*shape.warps*z.tileHeads + z.queryBytes + 64
+		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64
 	if static > staticShared {
 		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}

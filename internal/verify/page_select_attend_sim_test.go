@@ -19,6 +19,7 @@ func TestPageSelectAttendOnSimulator(t *testing.T) {
 		{"group 4", "a tile a warp, the bar's shape", 4, 8, 16, 1, 8},
 		{"group 7", "two tiles a warp; a group that is no power of two", 7, 2, 8, 2, 8},
 		{"group 16", "two n tiles of heads, sixteen blocks", 16, 2, 8, 1, 16},
+		{"group 12", "half of the warps for eight heads, half for four", 12, 2, 16, 1, 8},
 		{"group 1", "one head", 1, 2, 16, 1, 16},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -51,16 +51,19 @@ struct EarlyOut {
 
 }  // namespace select
 
-// Parameters as page_select_cluster's and page_attend_list's; a block computes all heads of its list.
+// Parameters as page_select_cluster's and page_attend_list's. A block computes all heads of its list, a warp 8 * kColumns of them: where
+// there are more, each half of the warps has its own, and reads keys and values for itself.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
           int kCluster, int kBufferWords, int kPages, int kAhead, bool kDependent>
 __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& all) {
   using namespace attend;
-  using S = Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, sizeof(T)>;
+  constexpr int kHalves = (HEADS + 8 * kColumns - 1) / (8 * kColumns);
+  using S = Shape<HEAD_DIM, HEADS < 8 * kColumns ? HEADS : 8 * kColumns, kWarps, kStages, kColumns, sizeof(T)>;
+  using Queries = Shape<HEAD_DIM, HEADS, kWarps, kStages, kHalves * kColumns, sizeof(T)>;
   using Q = typename Compute<T>::type;
-  using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
+  using Received = Parts<HEAD_DIM, HEADS, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
-  static_assert(S::kHeadTiles == 1, "a block computes all heads of its list");
+  static_assert(kHalves <= 2 && kWarps % kHalves == 0, "a half of the warps for a half of the heads");
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
   static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
   constexpr int kThreads = 32 * kWarps;
@@ -87,7 +90,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * HEADS));
   }
   // The length, the table and the query stand since before the layer's first launch.
-  copy_query<HEAD_DIM, S, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
+  copy_query<HEAD_DIM, Queries, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
                                     args.q_head_stride, HEADS);
   Units<PAGE> units;
   units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + list] : cache.seq_lens[request], 0);
@@ -97,8 +100,10 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
 
   // The first places of a list go to the last warps of all blocks: the first warps rank, for what wins.
   const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
-  const int worker = (kWarps - 1 - warp) * kCluster + rank;
-  constexpr int kWorkers = kCluster * kWarps, kBatch = Units<PAGE>::kTilesPerBatch;
+  constexpr int kHalfWarps = kWarps / kHalves;
+  const int half = warp / kHalfWarps;
+  const int worker = (kHalfWarps - 1 - warp % kHalfWarps) * kCluster + rank;
+  constexpr int kWorkers = kCluster * kHalfWarps, kBatch = Units<PAGE>::kTilesPerBatch;
   const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
   const int first = each * worker + min(worker, more), last = first + each + (worker < more);
   int to = min(last, (first / kBatch + 1) * kBatch);
@@ -145,7 +150,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   ptx::wait_copies<kStages>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
-  state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
+  state.template begin<S::kQueryRowBytes>(query_tile<Queries>() + half * (8 * kColumns * S::kQueryRowBytes), scale);
   for (int from = first;;) {
     ring.run(state, units, from, to, args.logit_softcap * kLog2E);
     from = to;
@@ -159,10 +164,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   const uint32_t landed_at = ptx::shared_address(&landed);
   for (int quad = tid; quad < kQuads; quad += kThreads) {
     const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const MergedQuad m = merge_quad<kWarps>(
-        [&](int w) { return stats[w][head]; },
+    const int from = head / (8 * kColumns) * kHalfWarps, of_warp = head % (8 * kColumns);
+    const MergedQuad m = merge_quad<kHalfWarps>(
+        [&](int w) { return stats[from + w][of_warp]; },
         [&](int w) {
-          return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
+          return *reinterpret_cast<const float4*>(rings + (from + w) * S::kRingBytes + (of_warp * S::kOutStride + 4 * at) * 4);
         });
     const int owner = quad / Received::kQuads;
     ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][quad % Received::kQuads]), owner),
