@@ -168,7 +168,7 @@ struct TridiagonalBuild {
         ptx::copy16(place + ((chunk ^ row ^ (i & 7)) << 4) + i * Rows::kPitch, first + static_cast<uint64_t>(stride) * i);
       }
     } else {  // two lanes a row, one address each
-      const int row = lane / 2;
+      const int lane = opaque(this->lane), row = lane / 2;
       const uint8_t* first = reinterpret_cast<const uint8_t*>(from) + row * (static_cast<uint32_t>(cache.k_token_stride) * 2);
 #pragma unroll
       for (int chunk = lane % 2, i = 0; i < kChunks / 2; i++, chunk += 2) ptx::copy16(to + Rows::chunk(row, chunk), first + chunk * 16);
