@@ -15,6 +15,10 @@ type rerankAttendShape struct {
 	ahead                  bool
 }
 
+func (x rerankAttendShape) rerank() rerankClusterShape {
+	return rerankClusterShape{x.warps, x.cluster, x.blocks}
+}
+
 // rerankAttendShapes, the default of few lists first.
 var rerankAttendShapes = []rerankAttendShape{
 	{8, 16, 2, true}, {8, 16, 2, false}, {8, 8, 1, true}, {8, 8, 1, false}, {16, 8, 1, true}, {16, 8, 1, false}, {4, 16, 2, false}, {4, 16, 2, true},
@@ -37,67 +41,27 @@ func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
-// rerankAttendSizes mirrors constants of page_rerank_attend.cuh.
-type rerankAttendSizes struct {
-	heads, tiles, each, held, ringBytes int
-}
-
-func newRerankAttendSizes(s *specs.Spec, shape rerankAttendShape) rerankAttendSizes {
-	z := rerankAttendSizes{heads: headsPerList(s), tiles: 1}
-	if (z.heads+7)/8%2 == 0 && s.Attention.HeadDim <= 128 {
-		z.tiles = 2
-	}
-	workers := shape.warps * shape.cluster
-	z.each = (rerankMost(s) + workers - 1) / workers
-	z.held = z.each * workers
-	tensor := 16 * 16 * (s.Attention.HeadDim/8 | 1)
-	z.ringBytes = max((z.each*s.Cache.PageSize/16+1)/2*2*tensor, 4*z.heads*(s.Attention.HeadDim+4))
-	return z
-}
-
-// memoryBytes is the size of rerank::Both::Memory, or a little more.
-func (z rerankAttendSizes) memoryBytes(s *specs.Spec, shape rerankAttendShape) int {
-	parts := max(shape.warps/z.heads, 1)
-	quads := (z.heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
-	gathered := z.heads*z.held*4 + 8*shape.cluster*z.heads*parts + 8*z.held + 8*z.heads + 4*shape.warps
-	return (gathered + shape.cluster*(16*quads+8*z.heads) + 8*shape.warps*z.heads + 4*z.heads*(shape.cluster*parts+parts+2) + rerankWindow/8 + 4*shape.warps*shape.cluster + 96 + 15) / 16 * 16
-}
-
 func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynamic int) string {
-	z, dim := newRerankAttendSizes(s, shape), s.Attention.HeadDim
-	steps := z.each * s.Cache.PageSize / 16
-	switch {
-	case s.Cache.PageSize < 16:
-		return fmt.Sprintf("a step of 16 tokens is of one page where values follow keys in one launch, pages have %d", s.Cache.PageSize)
-	case z.heads > 8*z.tiles:
-		return fmt.Sprintf("a warp keeps the logits of %d heads at once, a list has %d", 8*z.tiles, z.heads)
-	case dim/4 < shape.cluster:
-		return fmt.Sprintf("a head of %d dims has no quad for each of %d blocks", dim, shape.cluster)
-	case steps > 8:
-		return fmt.Sprintf("logits of %d candidates of %d tokens a warp do not stay in registers", z.each, s.Cache.PageSize)
+	if s.Attention.HeadDim/4 < shape.cluster {
+		return fmt.Sprintf("a head of %d dims has no quad for each of %d blocks", s.Attention.HeadDim, shape.cluster)
 	}
-	static := z.memoryBytes(s, shape)
-	if static > staticShared {
-		return fmt.Sprintf("exact scores of %d candidates and parts of %d blocks need %d B of static shared memory, the limit is %d B", z.held, shape.cluster, static, staticShared)
+	of := shape.rerank()
+	if reason := rerankClusterRefusal(s, of, true); reason != "" {
+		return reason
 	}
-	if all := static + dynamic; all > t.SharedPerBlock || (all+1024)*shape.blocks > t.SharedPerBlock+1024 {
+	if all := newRerankSizes(s, of).memoryBytes(s, of, true) + 64 + dynamic; all > t.SharedPerBlock || (all+1024)*shape.blocks > t.SharedPerBlock+1024 {
 		return fmt.Sprintf("%d blocks of %d B of shared memory, an SM has %d B", shape.blocks, all, t.SharedPerBlock)
-	}
-	// Keys of two steps and the query, then values' sums; logits all the while.
-	need := 40 + dim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
-	if have := min(t.RegistersPerSM/(32*shape.warps*shape.blocks)/8*8, 255); need > have {
-		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", need, 32*shape.warps*shape.blocks, have)
 	}
 	return ""
 }
 
 func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Candidate {
-	c := rerankClusterCandidate(s, t, rerankClusterShape{shape.warps, shape.cluster, shape.blocks})
+	c := rerankClusterCandidate(s, t, shape.rerank())
 	c.Family, c.Entry = PageRerankAttend, string(PageRerankAttend)
 	c.Header, c.Kernel = "kernels/page_rerank_attend.cuh", "kvloom::page_rerank_attend"
 	c.Params = append(c.Params, Param{"ahead", boolParam(shape.ahead)})
 	c.Constants = append(c.Constants, Constant{"kAhead", fmt.Sprint(shape.ahead)})
-	c.Geometry.DynamicShared = shape.warps * newRerankAttendSizes(s, shape).ringBytes
+	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape.rerank()).ringBytes
 	c.Geometry.Workspace = nil
 	return c
 }

@@ -26,7 +26,7 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	}
 	for _, shape := range rerankClusterShapes {
 		c := rerankClusterCandidate(s, t, shape)
-		if reason := rerankClusterRefusal(s, shape); reason != "" {
+		if reason := rerankClusterRefusal(s, shape, false); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
 		}
@@ -38,28 +38,59 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 // rerankMost is kMost of page_rerank_cluster: the spec's candidates, rounded up so that a block's threads share them evenly.
 func rerankMost(s *specs.Spec) int { return max(padded(s.Candidates()), 32) }
 
-func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape) string {
-	heads, most := headsPerList(s), rerankMost(s)
-	if s.Cache.PageSize < 16 {
+// rerankClusterRefusal says why a shape cannot be; attends: the cluster attends to what it chooses too.
+func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape, attends bool) string {
+	z := newRerankSizes(s, shape)
+	steps := z.each * s.Cache.PageSize / 16
+	switch {
+	case s.Cache.PageSize < 16:
 		return fmt.Sprintf("a step of 16 tokens is of one page in the cluster form, pages have %d", s.Cache.PageSize)
-	}
-	if most > rerankClusterMost {
+	case z.heads > 8*z.tiles:
+		return fmt.Sprintf("a warp keeps the logits of %d heads at once, a list has %d", 8*z.tiles, z.heads)
+	case rerankMost(s) > rerankClusterMost:
 		return fmt.Sprintf("%d candidates a list: the cluster form compares each of at most %d with all others", s.Candidates(), rerankClusterMost)
+	case steps > 8:
+		return fmt.Sprintf("logits of %d candidates of %d tokens a warp do not stay in registers", z.each, s.Cache.PageSize)
 	}
-	parts := max(shape.warps/heads, 1)
-	if static := heads*most*4 + 8*shape.cluster*heads*parts + 8*most + 8*heads + 4*shape.warps + rerankWindow/8 + 64; static > staticShared {
-		return fmt.Sprintf("exact scores of %d candidates and %d heads need %d B of static shared memory, the limit is %d B", most, heads, static, staticShared)
+	if static := z.memoryBytes(s, shape, attends) + 64; static > staticShared {
+		return fmt.Sprintf("exact scores of %d candidates and what %d blocks send need %d B of static shared memory, the limit is %d B", z.held, shape.cluster, static, staticShared)
 	}
-	tiles := 1
-	if (heads+7)/8%2 == 0 && s.Attention.HeadDim <= 128 {
-		tiles = 2
-	}
-	// Keys of two steps and the query; what else is live was seen to be some 40.
-	need := 40 + s.Attention.HeadDim/8*(4+tiles)
+	// Keys of two steps and the query, then values' sums; logits all the while.
+	need := 40 + s.Attention.HeadDim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
 	if have := min(65536/(32*shape.warps*shape.blocks)/8*8, 255); need > have {
 		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", need, 32*shape.warps*shape.blocks, have)
 	}
 	return ""
+}
+
+// rerankSizes mirrors constants of page_rerank_list.cuh.
+type rerankSizes struct {
+	heads, tiles, each, held, ringBytes int
+}
+
+func newRerankSizes(s *specs.Spec, shape rerankClusterShape) rerankSizes {
+	z := rerankSizes{heads: headsPerList(s), tiles: 1}
+	if (z.heads+7)/8%2 == 0 && s.Attention.HeadDim <= 128 {
+		z.tiles = 2
+	}
+	workers := shape.warps * shape.cluster
+	z.each = (rerankMost(s) + workers - 1) / workers
+	z.held = z.each * workers
+	tensor := 16 * 16 * (s.Attention.HeadDim/8 | 1)
+	z.ringBytes = max((z.each*s.Cache.PageSize/16+1)/2*2*tensor, 4*z.heads*(s.Attention.HeadDim+4))
+	return z
+}
+
+// memoryBytes is the size of rerank::ListRerank::Memory, or a little more.
+func (z rerankSizes) memoryBytes(s *specs.Spec, shape rerankClusterShape, attends bool) int {
+	parts := max(shape.warps/z.heads, 1)
+	bytes := z.heads*z.held*4 + 8*shape.cluster*z.heads*parts + 8*z.held + 8*z.heads + 4*shape.warps // Gathered
+	bytes += 4*z.heads*(shape.cluster*parts+parts+2) + rerankWindow/8 + 4*shape.warps*shape.cluster + 96
+	if attends {
+		quads := (z.heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
+		bytes += shape.cluster*(16*quads+8*z.heads) + 8*shape.warps*z.heads
+	}
+	return (bytes + 15) / 16 * 16
 }
 
 func rerankClusterCandidate(s *specs.Spec, t Target, shape rerankClusterShape) Candidate {

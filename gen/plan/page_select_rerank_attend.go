@@ -40,10 +40,10 @@ func planPageSelectRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 // behind it.
 func selectRerankCandidate(s *specs.Spec, t Target, shape rerankAttendShape) (c Candidate, words, memory int) {
 	heads, threads := headsPerList(s), 32*shape.warps
-	of, z := selectClusterShape{threads, shape.cluster, selectRerankPages}, newRerankAttendSizes(s, shape)
+	of, z := selectClusterShape{threads, shape.cluster, selectRerankPages}, newRerankSizes(s, shape.rerank())
 	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
 	words = max(selectExchange(heads, of)/4+rows*threads, selectClusterShared(heads, of)/4, shape.warps*z.ringBytes/4)
-	words, memory = (words+31)/32*32, z.memoryBytes(s, shape)
+	words, memory = (words+31)/32*32, z.memoryBytes(s, shape.rerank(), true)
 	c = rerankAttendCandidate(s, t, shape)
 	c.Family, c.Entry = PageSelectRerankAttend, string(PageSelectRerankAttend)
 	c.Header, c.Kernel = "kernels/page_select_rerank_attend.cuh", "kvloom::page_select_rerank_attend"

@@ -42,6 +42,9 @@ func rerankCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) Result {
 	if err == nil {
 		err = run.all(t)
 	}
+	if err == nil && p.Cache.Batch() == 1 {
+		err = run.allMassed(t, a)
+	}
 	t.Err(errors.Join(err, a.Free()))
 	return t.Result()
 }

@@ -84,7 +84,10 @@ func (r *rerankRun) allMassed(t *Tally, a *Arena) (err error) {
 	if r.masses, err = a.Alloc("masses", kernel.MassesBytes(r.Problem.Q.Heads)); err != nil {
 		return err
 	}
-	r.attended.args.Rerank.Masses = r.masses.Ptr()
+	r.args.Masses = r.masses.Ptr()
+	if r.attended != nil {
+		r.attended.args.Rerank.Masses = r.masses.Ptr()
+	}
 	for _, r.mislead = range []float64{0, 9} {
 		if err := r.all(t); err != nil {
 			return fmt.Errorf("with masses, candidates %g nats too high: %w", r.mislead, err)

@@ -14,7 +14,7 @@ template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Comb
           int kMost, bool kAhead, int kMemoryBytes, int kBufferWords, int kPages>
 __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerankAttendArgs& all) {
   using namespace rerank;
-  using B = Both<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, kAhead>;
+  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, kAhead ? Then::kAttendAhead : Then::kAttend>;
   static_assert(4 * kBufferWords >= kNumWarps * B::A::kRingBytes, "values take the place of what selection keeps");
   static_assert(sizeof(typename B::Memory) <= kMemoryBytes, "the plan reckons with what the blocks exchange");
   static_assert(kBufferWords % 32 == 0, "memory is aligned to 128 bytes");
@@ -23,7 +23,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   __shared__ int32_t candidates[kMost];
   __shared__ __align__(8) uint64_t listed;
   const int width = min(all.select.slots, kMost);  // candidates
-  B(memory, all.both, ptx::cluster_rank<kCluster>()).arm();
+  B(memory, all.both.rerank, ptx::cluster_rank<kCluster>()).arm();
   if (threadIdx.x == 0) {
     mbarrier_init(&listed, 1);
     mbarrier_init_fence();
@@ -34,7 +34,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
       all.select, select::SharedListOut<kCluster>{pages, ptx::shared_address(candidates), ptx::shared_address(&listed)});
   // From here on nothing is known that selection would have had to keep.
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y, lane = threadIdx.x % 32;
-  const B both(memory, all.both, ptx::cluster_rank<kCluster>());
+  const B both(memory, all.both.rerank, ptx::cluster_rank<kCluster>());
   const PageRerankArgs& args = all.both.rerank;
   List l;
   PageScoreArgs score;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   const int page = lane < B::kEach && both.first() + lane < l.count ? candidates[both.first() + lane] : -1;
   typename B::Query query;
   load_rows<typename B::S>(score, request, list, 0, query);
-  both.template run<true>(rings, l, lists, length, score, query, page);
+  both.template run<true>(rings, &all.both, l, lists, length, score, query, page);
   if (threadIdx.x == 0) mbarrier_invalidate(&listed);
 }
 
