@@ -62,7 +62,9 @@ func CheckChain(ctx context.Context, e *Env, s *specs.Spec, name string, candida
 		if c.Shared > 0 && s.Locks.Summaries == specs.PreSummaries {
 			continue // two requests would write a shared page's keys back at once
 		}
-		results = append(results, chainCase(e, s, kernels, c, o.Seed)...)
+		for _, way := range e.rerankWays(s, candidates) {
+			results = append(results, chainCase(e, s, kernels, way, c, o.Seed)...)
+		}
 	}
 	for i := range results {
 		results[i].Family, results[i].Candidate, results[i].Key = Chain, name, candidates[1].Key
@@ -70,14 +72,18 @@ func CheckChain(ctx context.Context, e *Env, s *specs.Spec, name string, candida
 	return results
 }
 
-func chainCase(e *Env, s *specs.Spec, kernels [4]*Kernel, c Case, seed uint64) []Result {
+// chainCase is one case; reranks is the family that reranks, where the spec does: it may attend and select too, in place of the kernels that do.
+func chainCase(e *Env, s *specs.Spec, kernels [4]*Kernel, reranks plan.Family, c Case, seed uint64) []Result {
 	p, err := NewProblem(s, c, seed)
 	if err != nil {
 		return []Result{Failed(c.Name, chainMetric, err)}
 	}
 	p.squeeze()
 	a := e.NewArena()
-	r := &chainRun{env: e, kernels: kernels, chosen: NewTally(c.Name, chainMetric, EndToEndBound), out: NewTally(c.Name, attendMetric, AttendBound)}
+	if reranks != "" && reranks != plan.PageRerank {
+		c.Name += ", " + string(reranks)
+	}
+	r := &chainRun{env: e, kernels: kernels, reranks: reranks, chosen: NewTally(c.Name, chainMetric, EndToEndBound), out: NewTally(c.Name, attendMetric, AttendBound)}
 	err = r.prepare(p, a)
 	if err == nil {
 		err = r.all()
@@ -98,6 +104,7 @@ type chainRun struct {
 	*DeviceProblem
 	env         *Env
 	kernels     [4]*Kernel
+	reranks     plan.Family // "": none
 	chosen, out *Tally
 
 	launch                                     launch.Problem
@@ -115,8 +122,8 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 		return err
 	}
 	r.launch = r.env.LaunchProblem(p)
-	if p.Spec.Locks.Rerank > 1 {
-		if r.rerank, err = newChainRerank(r.env, p, a); err != nil {
+	if r.reranks != "" {
+		if r.rerank, err = newChainRerank(r.env, r.reranks, p, a); err != nil {
 			return err
 		}
 	}
@@ -182,8 +189,10 @@ func (r *chainRun) enqueue(s device.Stream) error {
 		return errors.Join(err, Enqueue(r.kernels[2], s, r.launch, &kernel.PageSelectAttendArgs{Select: *r.selectArgs(), Attend: attend}))
 	}
 	attend.Workspace = r.workspaces[3].Ptr()
-	return errors.Join(err, Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs()), r.enqueueRerank(s, cache),
-		Enqueue(r.kernels[3], s, r.launch, &attend))
+	if r.rerank != nil {
+		return errors.Join(err, r.enqueueRerank(s, cache, &attend))
+	}
+	return errors.Join(err, Enqueue(r.kernels[2], s, r.launchOf(2), r.selectArgs()), Enqueue(r.kernels[3], s, r.launch, &attend))
 }
 
 // selectArgs choose the lists, or what is proposed to the rerank.

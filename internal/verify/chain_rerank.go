@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -9,22 +10,41 @@ import (
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/kernel"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // chainRerank is what a chain has between select and attend where the spec reranks.
 type chainRerank struct {
+	family                   plan.Family
 	kernel                   *Kernel
 	slots                    int // candidates
 	rows                     Rows
 	pages, counts, workspace *Buffer
 }
 
-func newChainRerank(e *Env, p *Problem, a *Arena) (*chainRerank, error) {
-	k, err := e.first(p.Spec, plan.PageRerank)
+// rerankWays are the families that can rerank a chain of these candidates: [""] where the spec does not.
+func (e *Env) rerankWays(s *specs.Spec, candidates []plan.Candidate) []plan.Family {
+	if s.Locks.Rerank <= 1 {
+		return []plan.Family{""}
+	}
+	ways := []plan.Family{plan.PageRerank}
+	if candidates[1].Form != plan.Hopper {
+		return ways
+	}
+	for _, f := range []plan.Family{plan.PageRerankAttend, plan.PageSelectRerankAttend} {
+		if _, err := e.first(s, f); err == nil {
+			ways = append(ways, f)
+		}
+	}
+	return ways
+}
+
+func newChainRerank(e *Env, family plan.Family, p *Problem, a *Arena) (*chainRerank, error) {
+	k, err := e.first(p.Spec, family)
 	if err != nil {
 		return nil, err
 	}
-	w := &chainRerank{kernel: k, slots: p.Budget.Candidates(p.Spec.Locks.Rerank)}
+	w := &chainRerank{family: family, kernel: k, slots: p.Budget.Candidates(p.Spec.Locks.Rerank)}
 	w.rows = p.Rows(p.Lists(), w.slots, 4)
 	if w.pages, err = a.Alloc("candidates", 4*w.rows.Elements()); err != nil {
 		return nil, err
@@ -49,19 +69,27 @@ func (r *chainRun) launchOf(i int) launch.Problem {
 	return p
 }
 
-func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache) error {
+// enqueueRerank puts what lies behind the scores on a stream.
+func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache, attend *kernel.PageAttendArgs) error {
 	w := r.rerank
-	if w == nil {
-		return nil
-	}
-	return Enqueue(w.kernel, s, r.launchOf(2), &kernel.PageRerankArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(), Masses: r.masses.Ptr(),
+	args := kernel.PageRerankArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Scores: r.scores.Ptr(), Masses: r.masses.Ptr(),
 		Candidates: w.pages.Ptr(), CandidateCounts: w.counts.Ptr(), Pages: r.pages.Ptr(), Counts: r.counts.Ptr(), Workspace: w.workspace.Ptr(),
 		QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 		CandidatesBatchStride: w.rows.BatchStride, CandidatesListStride: w.rows.RowStride,
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
 		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), CandidateSlots: int32(w.slots), Slots: int32(r.Slots),
-		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)})
+		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)}
+	both := kernel.PageRerankAttendArgs{Rerank: args, Out: attend.Out, LSE: attend.LSE, OutBatchStride: attend.OutBatchStride, OutHeadStride: attend.OutHeadStride}
+	p, sel := r.launchOf(2), r.selectArgs()
+	switch w.family {
+	case plan.PageSelectRerankAttend:
+		sel.Workspace = w.workspace.Ptr()
+		return Enqueue(w.kernel, s, p, &kernel.PageSelectRerankAttendArgs{Select: *sel, Both: both})
+	case plan.PageRerankAttend:
+		return errors.Join(Enqueue(r.kernels[2], s, p, sel), Enqueue(w.kernel, s, p, &both))
+	}
+	return errors.Join(Enqueue(r.kernels[2], s, p, sel), Enqueue(w.kernel, s, p, &args), Enqueue(r.kernels[3], s, r.launch, attend))
 }
 
 // judgeReranked checks one list end to end: every chosen page must be a possible candidate by float64's estimates, within the bound of
