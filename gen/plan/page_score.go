@@ -53,7 +53,12 @@ func planPageScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageScore, Cost: scoreCost(s)}
 	p.Candidates, p.Rejected = planPageScoreImma(s, t)
 	pages, refused := planPageScorePages(s, t)
-	p.Candidates, p.Rejected = append(p.Candidates, pages...), append(p.Rejected, refused...)
+	if s.Locks.Rank == 1 { // was faster there with the query as columns too: 8.9 and 42.7 us against 9.2 and 47.4
+		p.Candidates = append(pages, p.Candidates...)
+	} else {
+		p.Candidates = append(p.Candidates, pages...)
+	}
+	p.Rejected = append(p.Rejected, refused...)
 	var tight []Candidate // may spill: after those that surely do not, most registers first
 	for _, choice := range scoreChoices {
 		if choice.form == Hopper && t.Arch != "sm_90a" {

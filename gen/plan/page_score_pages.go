@@ -13,10 +13,10 @@ var pagesShares = []struct {
 	stages      []int
 	blocks      int
 }{
-	{1, 16, []int{4, 3, 6, 2}, 1},
-	{1, 8, []int{4, 3, 6, 2}, 1},
-	{1, 12, []int{4, 3, 6}, 1},
-	{1, 20, []int{4, 6}, 1},
+	{1, 16, []int{4, 3, 5, 2}, 1},
+	{1, 12, []int{4, 5}, 1},
+	{1, 20, []int{4, 5}, 1},
+	{1, 8, []int{4, 3, 5}, 1},
 	{2, 8, []int{2, 3}, 2},
 	{2, 16, []int{3, 4}, 1},
 }
@@ -28,9 +28,9 @@ func pagesChoices(s *specs.Spec) []immaChoice {
 	var byDistance [16][]immaChoice
 	for _, at := range pagesShares {
 		for _, stages := range at.stages {
-			for bits := range 24 {
+			for bits := range 32 {
 				// Tiles are small: one warp does not fill the ring fast enough.
-				c := immaChoice{max(most/at.part, 1), at.warps, 1, stages, at.blocks, 1, 1, false, bits&1 == 0, bits&2 == 0, []int{2, 1, 3}[bits/8]}
+				c := immaChoice{max(most/at.part, 1), at.warps, 1, stages, at.blocks, 1, 1, false, bits&1 == 0, bits&2 == 0, []int{2, 3, 4, 1}[bits/8]}
 				if bits&4 != 0 {
 					c.run = 4
 				}
@@ -107,6 +107,9 @@ func pagesExchange(s *specs.Spec, choice immaChoice) int {
 func pagesRegisters(s *specs.Spec) int {
 	words := (s.Attention.HeadDim + 63) / 64 * 2
 	tiles := (immaPassHeads(s) + 7) / 8
+	if pagesBytes(s) && tiles == 1 {
+		return 52 + 6*words + 4*s.Locks.Rank
+	}
 	return 48 + 6*words + (4*words+6*s.Locks.Rank)*tiles
 }
 
