@@ -19,6 +19,7 @@ var presets = map[string]func() ([]Job, error){
 	"growth":      growthJobs,
 	"drop-growth": DropGrowthJobs,
 	"headline":    headlineJobs,
+	"rerank":      rerankJobs,
 }
 
 // Presets are their names, sorted.
