@@ -9,10 +9,12 @@ import (
 // PageRerankAttend is page_rerank and page_attend in one launch, where candidates and heads fit: an alternative to the two.
 const PageRerankAttend Family = "page_rerank_attend"
 
-// rerankAttendShape is one choice of page_rerank_attend. ahead: values of all candidates are asked for beside their keys.
+// rerankAttendShape is one choice of page_rerank_attend. ahead: values of all candidates are asked for beside their keys. ring: pages of
+// values that a warp holds, 0 for as many as it has candidates.
 type rerankAttendShape struct {
 	warps, cluster, blocks int
 	ahead                  bool
+	ring                   int
 }
 
 func (x rerankAttendShape) rerank() rerankClusterShape {
@@ -21,8 +23,8 @@ func (x rerankAttendShape) rerank() rerankClusterShape {
 
 // rerankAttendShapes, the default of few lists first.
 var rerankAttendShapes = []rerankAttendShape{
-	{8, 16, 2, true}, {8, 16, 2, false}, {8, 8, 1, true}, {8, 8, 1, false}, {16, 8, 1, true}, {16, 8, 1, false}, {4, 16, 2, false}, {4, 16, 2, true},
-	{16, 16, 1, true}, {8, 16, 1, true}, {8, 16, 1, false},
+	{8, 8, 1, false, 0}, {16, 8, 1, false, 0}, {8, 8, 2, false, 2}, {16, 4, 1, false, 2}, {8, 16, 2, false, 0}, {16, 8, 1, true, 0}, {8, 8, 1, true, 0},
+	{4, 16, 2, false, 0}, {4, 8, 3, false, 2}, {8, 16, 1, false, 0}, {8, 4, 1, false, 2}, {8, 16, 2, true, 0}, {16, 16, 1, false, 0},
 }
 
 func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -46,6 +48,9 @@ func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynam
 		return fmt.Sprintf("a head of %d dims has no quad for each of %d blocks", s.Attention.HeadDim, shape.cluster)
 	}
 	of := shape.rerank()
+	if each := newRerankSizes(s, of).each; shape.ring > 0 && shape.ring >= each {
+		return fmt.Sprintf("a warp has %d candidates, a ring of %d pages is no less", each, shape.ring)
+	}
 	if reason := rerankClusterRefusal(s, of, true); reason != "" {
 		return reason
 	}
@@ -59,9 +64,9 @@ func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Can
 	c := rerankClusterCandidate(s, t, shape.rerank())
 	c.Family, c.Entry = PageRerankAttend, string(PageRerankAttend)
 	c.Header, c.Kernel = "kernels/page_rerank_attend.cuh", "kvloom::page_rerank_attend"
-	c.Params = append(c.Params, Param{"ahead", boolParam(shape.ahead)})
-	c.Constants = append(c.Constants, Constant{"kAhead", fmt.Sprint(shape.ahead)})
-	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape.rerank()).ringBytes
+	c.Params = append(c.Params, Param{"ahead", boolParam(shape.ahead)}, Param{"ring", shape.ring})
+	c.Constants = append(c.Constants, Constant{"kAhead", fmt.Sprint(shape.ahead)}, Constant{"kRing", fmt.Sprint(shape.ring)})
+	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape.rerank()).holds(s, shape.ring)
 	c.Geometry.Workspace = nil
 	return c
 }

@@ -56,7 +56,7 @@ func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape, attends bool)
 		return fmt.Sprintf("exact scores of %d candidates and what %d blocks send need %d B of static shared memory, the limit is %d B", z.held, shape.cluster, static, staticShared)
 	}
 	// Keys of two steps and the query, then values' sums; logits all the while.
-	need := 40 + s.Attention.HeadDim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
+	need := 32 + s.Attention.HeadDim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
 	if have := min(65536/(32*shape.warps*shape.blocks)/8*8, 255); need > have {
 		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", need, 32*shape.warps*shape.blocks, have)
 	}
@@ -65,7 +65,7 @@ func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape, attends bool)
 
 // rerankSizes mirrors constants of page_rerank_list.cuh.
 type rerankSizes struct {
-	heads, tiles, each, held, ringBytes int
+	heads, tiles, each, held int
 }
 
 func newRerankSizes(s *specs.Spec, shape rerankClusterShape) rerankSizes {
@@ -76,9 +76,15 @@ func newRerankSizes(s *specs.Spec, shape rerankClusterShape) rerankSizes {
 	workers := shape.warps * shape.cluster
 	z.each = (rerankMost(s) + workers - 1) / workers
 	z.held = z.each * workers
-	tensor := 16 * 16 * (s.Attention.HeadDim/8 | 1)
-	z.ringBytes = max((z.each*s.Cache.PageSize/16+1)/2*2*tensor, 4*z.heads*(s.Attention.HeadDim+4))
 	return z
+}
+
+// holds is attend::Shape's kRingBytes of a warp that holds so many pages of values, 0: of all of its candidates; then its result.
+func (z rerankSizes) holds(s *specs.Spec, ring int) int {
+	if ring == 0 {
+		ring = z.each
+	}
+	return max((ring*s.Cache.PageSize/16+1)/2*2*16*16*(s.Attention.HeadDim/8|1), 4*z.heads*(s.Attention.HeadDim+4))
 }
 
 // memoryBytes is the size of rerank::ListRerank::Memory, or a little more.

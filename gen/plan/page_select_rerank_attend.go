@@ -13,8 +13,7 @@ const PageSelectRerankAttend Family = "page_select_rerank_attend"
 
 // selectRerankShapes, the default of many lists first.
 var selectRerankShapes = []rerankAttendShape{
-	{16, 8, 1, true}, {16, 8, 1, false}, {8, 16, 2, true}, {8, 16, 2, false}, {16, 16, 1, true}, {16, 16, 1, false}, {8, 8, 1, true}, {8, 8, 1, false},
-	{8, 16, 1, true},
+	{16, 8, 1, false, 0}, {16, 8, 1, true, 0}, {16, 16, 1, false, 0}, {8, 16, 2, false, 0}, {8, 8, 1, false, 0}, {16, 16, 1, true, 0}, {8, 8, 1, true, 0},
 }
 
 // selectRerankPages is how many pages of a row a thread keeps in registers where page_score has left no masses.
@@ -42,11 +41,12 @@ func selectRerankCandidate(s *specs.Spec, t Target, shape rerankAttendShape) (c 
 	heads, threads := headsPerList(s), 32*shape.warps
 	of, z := selectClusterShape{threads, shape.cluster, selectRerankPages}, newRerankSizes(s, shape.rerank())
 	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
-	words = max(selectExchange(heads, of)/4+rows*threads, selectClusterShared(heads, of)/4, shape.warps*z.ringBytes/4)
+	words = max(selectExchange(heads, of)/4+rows*threads, selectClusterShared(heads, of)/4, shape.warps*z.holds(s, 0)/4)
 	words, memory = (words+31)/32*32, z.memoryBytes(s, shape.rerank(), true)
 	c = rerankAttendCandidate(s, t, shape)
 	c.Family, c.Entry = PageSelectRerankAttend, string(PageSelectRerankAttend)
 	c.Header, c.Kernel = "kernels/page_select_rerank_attend.cuh", "kvloom::page_select_rerank_attend"
+	c.Params, c.Constants = c.Params[:len(c.Params)-1], c.Constants[:len(c.Constants)-1] // no ring: selection needs as much memory
 	c.Constants = append(c.Constants, Constant{"kMemoryBytes", fmt.Sprint(memory)}, Constant{"kBufferWords", fmt.Sprint(words)}, Constant{"kPages", fmt.Sprint(of.pages)})
 	c.Geometry.Grid = [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)}
 	c.Geometry.DynamicShared = 4*words + memory

@@ -30,23 +30,27 @@ template <class Received, int kNumWarps, int HEADS>
 struct Outputs<Received, kNumWarps, HEADS, false> {};
 
 // A cluster's list, from its candidates to the list of those chosen, and to the output.
-template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster, int kMost, Then THEN>
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster, int kMost,
+          Then THEN, int kRing>
 struct ListRerank {
+  // Pages of values that a warp holds: kRing, or all of its candidates.
   static constexpr bool kAttends = THEN != Then::kList, kAhead = THEN == Then::kAttendAhead;
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
   using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
   static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
   static constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
+  static constexpr int kHolds = kRing > 0 && kRing < kEach ? kRing : kEach;
   static constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
   static constexpr bool kShare = reduce::is_share(COMBINE);
   static constexpr bool kMassed = COMBINE == Combine::kShareAverage;  // a row's mass tells what lies outside the candidates
   static constexpr int kHeadQuads = HEAD_DIM / 4, kAllQuads = HEADS * kHeadQuads;
-  using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kEach * kSteps + 1) / 2, S::kTiles, 2>;
+  using A = attend::Shape<HEAD_DIM, HEADS, kNumWarps, (kHolds * kSteps + 1) / 2, S::kTiles, 2>;
   using Received = attend::Parts<HEAD_DIM, HEADS, kCluster>;
   static_assert(PAGE >= 16, "a step is tokens of one page");
   static_assert(S::kPasses == 1, "a warp keeps the logits of all heads");
   static_assert(kEach <= 8 && (kEach & (kEach - 1)) == 0, "a lane of a warp knows each of its candidates; whole stores");
+  static_assert(!kAhead || kHolds == kEach, "values of all candidates need places of their own");
   static_assert(!kAttends || HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
 
   struct Memory {
@@ -266,7 +270,7 @@ struct ListRerank {
       const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
 #pragma unroll
       for (int s = 0; s < kSteps; s++)
-        values.copy(ring + (i * kSteps + s) * A::kTensorBytes, id * cache.v_block_stride + s * 16 * cache.v_token_stride, live - 16 * s);
+        values.copy(ring + (i % kHolds * kSteps + s) * A::kTensorBytes, id * cache.v_block_stride + s * 16 * cache.v_token_stride, live - 16 * s);
     };
     if constexpr (kAhead) {
 #pragma unroll
@@ -362,9 +366,10 @@ struct ListRerank {
     }
     if constexpr (kAttends && !kAhead) {
 #pragma unroll
-      for (int i = 0; i < kEach; i++)
+      for (int i = 0; i < kHolds; i++) {
         if (taken >> i & 1) copy_page(i);
-      ptx::commit_copies();
+        ptx::commit_copies();
+      }
     }
     const uint32_t merged_at = ptx::shared_address(&memory.merged);
     if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&memory.words[worker]), 0), taken, ptx::map_to_rank(merged_at, 0));
@@ -390,13 +395,14 @@ struct ListRerank {
 #pragma unroll
           for (int j = 0; j < 4; j++) state.o[d][tile][j] = 0.0f;
       }
-      ptx::wait_copies<0>();
-      __syncwarp();
+      if constexpr (kAhead) ptx::wait_copies<0>();
 #pragma unroll
       for (int i = 0; i < kEach; i++) {
-        if (!(taken >> i & 1)) continue;
+        if constexpr (!kAhead) ptx::wait_copies<kHolds - 1>();
+        __syncwarp();
 #pragma unroll
         for (int s = 0; s < kSteps; s++) {
+          if (!(taken >> i & 1)) continue;
           uint32_t p[S::kTiles][2];  // B fragments of P^T [token, head]
 #pragma unroll
           for (int tile = 0; tile < S::kTiles; tile++)
@@ -411,10 +417,17 @@ struct ListRerank {
               p[tile][j] = ptx::transpose8x8(pack2<T>(w[0], w[1]));
             }
           attend::Fragments<HEAD_DIM, T>::template each_value<A::kRowBytes>(
-              ring + (i * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+              ring + (i % kHolds * kSteps + s) * A::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
                 for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(state.o[d][tile], a0, a1, a2, a3, p[tile][0], p[tile][1], T());
               });
+        }
+        if constexpr (!kAhead) {
+          if constexpr (kHolds < kEach) {
+            __syncwarp();  // every lane has read what the next copies overwrite
+            if (i + kHolds < kEach && (taken >> (i + kHolds) & 1)) copy_page(i + kHolds);
+          }
+          ptx::commit_copies();
         }
       }
       __syncwarp();  // the result takes the values' place
