@@ -52,6 +52,9 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	line("", "K and V: %s a page and KV head, %s a token", size(int64(d.KVPageBytes)), size(int64(d.KVTokenBytes)))
 	if l.Scorer == specs.PageLocal {
 		line("locks", "rank %d, %d-bit basis, %s", l.Rank, l.BasisBits, l.Combine)
+		if smaller := smallerRecord(l); smaller != "" {
+			line("", "records: %s", smaller)
+		}
 	} else {
 		line("locks", "scorer %s, %s", l.Scorer, l.Combine)
 	}
@@ -149,4 +152,21 @@ func size(n int64) string {
 		return fmt.Sprintf("%d %s", int64(x), units[u])
 	}
 	return fmt.Sprintf("%.3g %s", x, units[u])
+}
+
+// smallerRecord says how a page's summary differs from the Locks paper's; empty: it does not.
+func smallerRecord(l specs.Locks) string {
+	var parts []string
+	for _, p := range []struct {
+		differs bool
+		text    string
+	}{
+		{l.Basis == plan.QueryWeighted, "query-weighted basis"}, {l.CoefficientBits == 4, "4-bit coefficients"},
+		{l.CentroidBits == 4, "4-bit centroid less the mean key"}, {l.ScaleGroup == "16", "basis scales of 16 dims"},
+	} {
+		if p.differs {
+			parts = append(parts, p.text)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
