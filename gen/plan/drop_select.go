@@ -62,23 +62,33 @@ type dropSelectShape struct {
 
 // dropSelectShapes, the default of each form first. Eight blocks hold a head of 128K tokens in shared memory.
 var dropSelectShapes = []dropSelectShape{
-	{Hopper, 512, 8, 512}, {Hopper, 512, 8, 256}, {Hopper, 1024, 8, 512}, {Hopper, 512, 4, 512}, {Hopper, 512, 1, 512}, {Hopper, 256, 1, 256},
+	{Hopper, 1024, 8, 512}, {Hopper, 512, 8, 512}, {Hopper, 512, 8, 256}, {Hopper, 512, 4, 512}, {Hopper, 512, 1, 512}, {Hopper, 256, 1, 256},
 	{Portable, 512, 1, 512}, {Portable, 1024, 1, 512},
 }
 
-// dropSelectBufferWords are the keys that a block keeps, 4 bytes each.
-const dropSelectBufferWords = 16384
+// dropSelectWords are the keys that a block keeps, 4 bytes each. A portable block that pools has fewer, for it also keeps the values of a chunk:
+// 99 KB are what a block of an older GPU may have.
+func dropSelectWords(shape dropSelectShape, pool specs.Pool) int {
+	if shape.form == Portable && pool.Width > 1 {
+		return 8192
+	}
+	return 16384
+}
 
-// dropSelectShared is the dynamic shared memory of a block, as drop::SelectShared and its keys take it: bins of every round, of the block and
-// in a cluster of all blocks, and some hundred words beside them.
-func dropSelectShared(shape dropSelectShape) int {
-	rounds, histograms := 1+(32+bits.Len(uint(shape.bins-1))-1)/bits.Len(uint(shape.bins-1)), 1
+// dropSelectShared is the dynamic shared memory of a block: its keys, then drop::SelectShared: bins of every round, of the block and in a
+// cluster of all blocks, and some hundred words beside them; then, where it pools, a chunk's values with their neighbours.
+func dropSelectShared(shape dropSelectShape, pool specs.Pool) int {
+	bits := bits.Len(uint(shape.bins - 1))
+	rounds, histograms := 1+(32+bits-1)/bits, 1
 	if shape.cluster > 1 {
 		histograms += shape.cluster
 	}
-	warps := shape.threads / 32
+	warps, staged := shape.threads/32, 0
+	if pool.Width > 1 {
+		staged = 4 * (16*shape.threads + 2*roundUp(pool.Width/2, 4))
+	}
 	beside := 8*(rounds+1) + 16*rounds + 8*shape.cluster + 8*warps + 8*shape.bins/32 + 20 + 4*(4*warps+1)
-	return 4*dropSelectBufferWords + (4*rounds*histograms*shape.bins+beside+63)/16*16
+	return 4*dropSelectWords(shape, pool) + (4*rounds*histograms*shape.bins+beside+63)/16*16 + staged
 }
 
 func planDropSelect(s *specs.Spec, t Target) FamilyPlan {
@@ -103,6 +113,10 @@ func planDropPoolSelect(s *specs.Spec, t Target) FamilyPlan {
 			continue
 		}
 		c := dropSelectCandidate(t, shape, k.Pool)
+		if limit, who := dropShared(shape.form, t); c.Geometry.DynamicShared > limit-1024 {
+			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("keys, counts and values to pool need %d B of shared memory a block, %s has %d B", c.Geometry.DynamicShared, who, limit)})
+			continue
+		}
 		c.Family, c.Key, c.Entry = DropPoolSelect, fmt.Sprintf("w%d %s %d", k.Window, k.Pool.Kind, k.Pool.Width), string(DropPoolSelect)
 		p.Candidates = append(p.Candidates, c)
 	}
@@ -122,14 +136,14 @@ func dropSelectCandidate(t Target, shape dropSelectShape, pool specs.Pool) Candi
 			{"WIDTH", fmt.Sprint(pool.Width)},
 			{"kThreads", fmt.Sprint(shape.threads)},
 			{"kCluster", fmt.Sprint(shape.cluster)},
-			{"kBufferWords", fmt.Sprint(dropSelectBufferWords)},
-			{"kSharedBytes", fmt.Sprint(dropSelectShared(shape))},
+			{"kBufferWords", fmt.Sprint(dropSelectWords(shape, pool))},
+			{"kSharedBytes", fmt.Sprint(dropSelectShared(shape, pool))},
 			{"kDependent", fmt.Sprint(dependent)},
 		},
 		Header: "kernels/drop_select.cuh", Kernel: "kvloom::drop_select", Entry: string(DropSelect),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.KVHeads}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: shape.threads, Cluster: shape.cluster, DynamicShared: dropSelectShared(shape), Dependent: dependent,
+			Block: shape.threads, Cluster: shape.cluster, DynamicShared: dropSelectShared(shape, pool), Dependent: dependent,
 		},
 		MinBlocks: 1,
 	}

@@ -49,11 +49,13 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   using Memory = SelectShared<BINS, kThreads, kCluster>;
   static_assert(kThreads % 256 == 0 && kThreads <= 1024, "a block is 8 to 32 warps, and its tokens fit 16 bits");
   static_assert(BINS % 32 == 0 && BINS <= kThreads && BINS <= 1024, "a thread sums one bin");
-  static_assert(4 * kBufferWords + sizeof(Memory) <= kSharedBytes, "the plan gives a block its keys and what blocks exchange");
   using Pools = Pooling<KIND, WIDTH>;
   constexpr int kWarps = Memory::kWarps, kRounds = Memory::kRounds, kChunk = kEach * kThreads;
-  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords], then what blocks exchange
+  extern __shared__ __align__(16) uint32_t buffer[];  // [kBufferWords], then what blocks exchange, then values to pool
   Memory& sm = *reinterpret_cast<Memory*>(buffer + kBufferWords);
+  constexpr int kMemory = (sizeof(Memory) + 15) / 16 * 16, kStaged = Pools::kHalf > 0 ? 4 * (kChunk + 2 * Pools::kPad) : 0;
+  static_assert(4 * kBufferWords + kMemory + kStaged <= kSharedBytes, "the plan gives a block its keys, what blocks exchange, and values to pool");
+  float* const staged = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&sm) + kMemory);  // [kChunk + 2 kPad]
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = ptx::cluster_rank<kCluster>();
   if constexpr (kDependent) ptx::launch_dependents();
   for (int i = tid; i < kRounds * (BINS + 4); i += kThreads) (&sm.counts[0][0])[i] = 0;
@@ -87,7 +89,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
   const bool holds = chunks * kChunk <= kBufferWords;
   const float* const row = args.values + request * args.value_batch_stride + kv_head * args.value_head_stride;  // [token]
   const bool aligned = reinterpret_cast<uint64_t>(row) % 16 == 0, by_four = aligned && args.max_tokens % 4 == 0;
-  const int limit = min(open.end, stop);
+  const int limit = min(open.end, stop), reach = min(open.end, stop + Pools::kPad);  // what competes, and its neighbours
   uint32_t key[kEach];
   // Asks for this thread's values of a chunk. All loads first: nothing of one may wait for another. Some of the last group may be behind
   // `limit`, inside the row.
@@ -97,16 +99,40 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (first + 4 * g * kThreads < limit) v = *reinterpret_cast<const uint4*>(row + first + 4 * g * kThreads);
+        if (first + 4 * g * kThreads < reach) v = *reinterpret_cast<const uint4*>(row + first + 4 * g * kThreads);
         key[4 * g] = v.x, key[4 * g + 1] = v.y, key[4 * g + 2] = v.z, key[4 * g + 3] = v.w;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int token = first + i / 4 * 4 * kThreads + i % 4;
-        key[i] = token < limit ? __float_as_uint(row[token]) : 0u;
+        key[i] = token < reach ? __float_as_uint(row[token]) : 0u;
       }
     }
+  };
+  // Brings them to shared memory with the neighbours that pooling asks for, as NaN where there are none.
+  [[maybe_unused]] const auto stage = [&](int chunk) {
+    const float kNone = __int_as_float(0x7fffffff);
+    const int first = begin + chunk * kChunk;
+    __syncthreads();  // nobody reads the chunk before it any more
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int at = 4 * (g * kThreads + tid);
+      float v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = __uint_as_float(key[4 * g + j]);
+      if (first + at + 4 > open.end) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (first + at + j >= open.end) v[j] = kNone;
+      }
+      *reinterpret_cast<float4*>(staged + Pools::kPad + at) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    if (tid < 2 * Pools::kPad) {
+      const int at = tid < Pools::kPad ? tid : kChunk + tid, token = first + at - Pools::kPad;
+      staged[at] = token >= 0 && token < open.end ? row[token] : kNone;
+    }
+    __syncthreads();
   };
   // Makes keys of them, and keeps them where there is room.
   const auto convert = [&](int chunk) {
@@ -119,8 +145,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] = __uint_as_float(key[4 * g + j]);
       if constexpr (Pools::kHalf > 0) {
-        float own[4] = {v[0], v[1], v[2], v[3]};
-        if (token < limit) Pools::four(row, token, open.end, aligned, own, v);
+        Pools::four(row, staged + Pools::kPad + 4 * (g * kThreads + tid), token, open.end, v);
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) key[4 * g + j] = key_of(v[j]);
@@ -143,6 +168,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
       }
     } else {
       fetch(chunk);
+      if constexpr (Pools::kHalf > 0) stage(chunk);
       convert(chunk);
     }
   };
@@ -244,6 +270,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
         load(chunk);
       } else {
         if (chunk > 0) fetch(chunk);
+        if constexpr (Pools::kHalf > 0) stage(chunk);
         convert(chunk);
       }
       if (round == 0) {  // most keys count, the largest in the last bin, and what does not has a place of its own: no branches

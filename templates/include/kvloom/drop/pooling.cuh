@@ -32,6 +32,18 @@ struct Pooling {
     }
   }
 
+  // The same of scores in shared memory: `staged` has the first of the four, kPad before and after them, NaN where there is no token.
+  __device__ __forceinline__ static void four(const float* row, const float* staged, int token, int end, float (&v)[4]) {
+    if (KIND == Pool::kMax || (token >= kHalf && token + 4 + kHalf <= end)) {
+      float own[4];
+      load_four(staged, own);
+      inside(staged, own, v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = token + j < end ? at_edge(row, token + j, end) : 0.0f;
+    }
+  }
+
  private:
   // All neighbours exist.
   __device__ __forceinline__ static void inside(const float* from, const float (&own)[4], float (&out)[4]) {
