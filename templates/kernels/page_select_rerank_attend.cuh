@@ -4,9 +4,28 @@
 #pragma once
 
 #include "kernels/page_rerank_attend.cuh"
-#include "kernels/page_select_attend.cuh"
+#include "kernels/page_select_cluster.cuh"
 
 namespace kvloom {
+
+namespace rerank {
+
+// Where a proposed page goes: to memory, and to the list of every block of the cluster.
+template <int kCluster>
+struct Proposed {
+  static constexpr bool kEarly = false;  // nothing is done with a page before its place is known
+  int32_t* pages;                        // [candidate slots]
+  uint32_t list, barrier;                // shared addresses
+
+  __device__ __forceinline__ void operator()(int position, int page) const {
+#pragma unroll
+    for (int to = 0; to < kCluster; ++to)
+      ptx::store_async(ptx::map_to_rank(list + 4 * position, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
+    pages[position] = page;
+  }
+};
+
+}  // namespace rerank
 
 // Grid: x clusters, a list each, y requests. The arguments' slots of selection are at most kMost. Parameters as page_rerank_attend's and page_select_cluster's. Dynamic shared memory: kBufferWords
 // of selection, whose place the values then take, and kMemoryBytes.
@@ -30,8 +49,8 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
     mbarrier_expect(&listed, 4 * width);
   }
   int32_t* const pages = all.select.pages + blockIdx.y * all.select.pages_batch_stride + blockIdx.x / kCluster * all.select.pages_list_stride;
-  const bool proposed = page_select_in_cluster<PAGE, HEADS, COMBINE, 32 * kNumWarps, kCluster, kBufferWords, true, kPages>(
-      all.select, select::SharedListOut<kCluster>{pages, ptx::shared_address(candidates), ptx::shared_address(&listed)});
+  Proposed<kCluster> out{pages, ptx::shared_address(candidates), ptx::shared_address(&listed)};
+  const bool proposed = page_select_in_cluster<PAGE, HEADS, COMBINE, 32 * kNumWarps, kCluster, kBufferWords, true, kPages>(all.select, out);
   // From here on nothing is known that selection would have had to keep.
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y, lane = threadIdx.x % 32;
   const B both(memory, all.both.rerank, ptx::cluster_rank<kCluster>());
