@@ -121,50 +121,51 @@ struct FewPages {
     return power;
   }
 
-  // Builds a page whose keys are there.
+  // Builds a page whose keys are there. Keys that lie close together far from 0, are very large or small, or not finite go
+  // page_summary_exact.cuh's way, by the first warp.
   __device__ __forceinline__ void build(const PageSummaryArgs& args, int64_t record) const {
     ptx::wait_copies<0>();
     __syncwarp();
     Square16 m = gram();
-    const float2 e = centre(m);
-    uint8_t* out = args.summaries + record;
-    if (__builtin_expect(!Build::plain(e.x, e.y), 0)) {
-      if (role == 0) carefully(out);
-      return;
+    float2 e = centre(m);
+    Power power;
+    power.lane = lane;
+    power.work[0] = reinterpret_cast<float*>(own(role));
+    power.kept[0] = reinterpret_cast<float*>(own(role) + kKept);
+    const Exact exact{page, opaque(lane), key_scale};
+    float root = 1.f, up = key_scale;
+    const bool careful = !Build::plain(e.x, e.y);
+    if (__builtin_expect(careful, 0)) {
+      float* shared = tops(0);
+      if (role == 0) {
+        const PageScale scale = exact.power();
+        shared[0] = exact.gram(power.work[0], scale), shared[1] = scale.up;
+      }
+      meet();
+      root = shared[0], up = shared[1];
+      m = power.load(reinterpret_cast<float*>(own(0)), rcp_approx(root * root));  // a power of 4, and so is its reciprocal
+      meet();
+      e = centre(m);
     }
-    Power power = this->power();
     power.run({m}, {e.x - e.y});
     float over[RANK];
 #pragma unroll
     for (int j = 0; j < RANK; j++) over[j] = power.energy[0][j] > 0.f ? rsqrt_approx(power.energy[0][j]) : 0.f;
     leave_vectors(power, over);
-    basis(out, over);
-    if (role == kTeam - 1) coefficients(power, over, 1.f, key_scale, out);
+    uint8_t* out = args.summaries + record;
+    if (!careful) basis(out, over);
+    if (role == kTeam - 1) coefficients(power, over, root, up, out);
+    if (__builtin_expect(careful, 0)) {
+      if (role != 0) return;
+#pragma unroll
+      for (int j = 0; j < RANK; j++) tops(0)[j] = power.energy[0][j] * over[j] * root;
+      __syncwarp();
+      exact.template basis<false>(out, power.work[0], tops(0));
+      return;
+    }
     meet();  // the image is whole
     for (int unit = role * 32 + lane; unit < Layout::kC / 16; unit += 32 * kTeam)
       reinterpret_cast<uint4*>(out)[unit] = reinterpret_cast<const uint4*>(page + kImageAt)[unit];
-  }
-
-  // The same by one warp, of keys that lie close together far from 0, are very large or small, or not finite.
-  __device__ __forceinline__ void carefully(uint8_t* out) const {
-    const Exact exact{page, opaque(lane), key_scale};
-    const PageScale scale = exact.power();
-    Power power = this->power();
-    const float root = exact.gram(power.work[0], scale), inverse = 1.f / root;  // powers of two
-    __syncwarp();
-    Square16 m = power.load(power.work[0], inverse * inverse);
-    const float2 e = centre(m);
-    __syncwarp();
-    power.run({m}, {e.x - e.y});
-    float over[RANK];
-#pragma unroll
-    for (int j = 0; j < RANK; j++) {
-      over[j] = power.energy[0][j] > 0.f ? rsqrt_approx(power.energy[0][j]) : 0.f;
-      if (lane == 0) tops(0)[j] = power.energy[0][j] * over[j] * root;
-    }
-    leave_vectors(power, over);
-    coefficients(power, over, root, scale.up, out);
-    exact.template basis<false>(out, power.work[0], tops(0));
   }
 
   // u in shared memory, in place of the matrix.
@@ -304,20 +305,20 @@ struct FewPages {
     return x[0];
   }
 
-  // Moves a request's built_lens, unless it stands right, once all its blocks have read it: each has a counter of its own, left zero.
-  static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int built, int complete) {
-    const int moved = complete * 16;
-    if (built == moved) return;
+  // A request's built_lens moves, unless it stands right, once all its blocks have read it: each request has a counter, left zero. Who has
+  // compared what it read has read it, so nothing is fenced; and the count is asked for long before it is looked at, by one thread.
+  static __device__ __forceinline__ uint32_t count(const PageSummaryArgs& args, int request) {
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    const unsigned blocks = gridDim.x * gridDim.z;
-    if (blocks > 1) {
-      __threadfence();  // this block's reads come before its count
-      if (atomicAdd(args.workspace + request, 1u) != blocks - 1) return;
-      __threadfence();  // and the writes below after everyone's
-      args.workspace[request] = 0;
-    }
-    args.built_lens[request] = moved;
+    uint32_t before = 0;
+    if (threadIdx.x == 0 && gridDim.x * gridDim.z > 1)
+      asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(args.workspace + request) : "memory");
+    return before;
+  }
+  static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int complete, uint32_t before) {
+    const uint32_t blocks = gridDim.x * gridDim.z;
+    if (threadIdx.x != 0 || before != blocks - 1) return;
+    if (blocks > 1) args.workspace[request] = 0;
+    args.built_lens[request] = complete * 16;
   }
 
   // The whole launch: blocks of x and z share a request's (page, head) items, y has the requests. Any grid is right.
@@ -330,12 +331,14 @@ struct FewPages {
     const int own = static_cast<int>(min(first, int64_t{1} << 30)), step = static_cast<int>(min(blocks * kTeams, int64_t{1} << 30));
 #pragma unroll 1
     for (int request = blockIdx.y; request < cache.batch; request += gridDim.y) {
-      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
       const int built = args.built_lens[request], complete = complete_pages<16>(cache, request);
+      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;  // while the lengths are on their way
       const int begin = max(built, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
-      bool settled = false;
+      const bool moves = built != complete * 16;
+      bool counted = !moves;
+      uint32_t before = 0;
 #pragma unroll 1
-      for (; item < items || !settled; item += step) {
+      for (; item < items || !counted; item += step) {
         int block = -1;
         int64_t keys = 0, record = 0;
         if (item < items) {
@@ -346,13 +349,14 @@ struct FewPages {
           record = of_record * args.summary_block_stride + head * args.summary_head_stride;
           if (block >= 0) few.fetch(cache, keys, aligned);
         }
-        if (!settled) settle(args, request, built, complete);  // while keys are on their way
-        settled = true;
+        if (!counted) before = count(args, request);  // while keys are on their way
+        counted = true;
         few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once
         if (block >= 0) few.build(args, record);
         few.meet();  // nobody reads these keys any more
         page = (item + step) / cache.kv_heads, head = item + step - page * cache.kv_heads;
       }
+      if (moves) settle(args, request, complete, before);
     }
   }
 };

@@ -157,8 +157,6 @@ struct TridiagonalBuild {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(keys(page)));
     if constexpr (32 % kChunks == 0) {
       constexpr int kAtOnce = 32 / kChunks;
-      // Ranks below 4 leave the compiler room to work out addresses before the loop, and then it spills what else is there.
-      const int lane = RANK < 4 ? opaque(this->lane) : this->lane;
       const int row = lane / kChunks, chunk = lane % kChunks;
       const uint32_t stride = static_cast<uint32_t>(cache.k_token_stride) * 2;  // bytes
       const uint8_t* first = reinterpret_cast<const uint8_t*>(from) + row * stride + chunk * 16;
@@ -168,7 +166,7 @@ struct TridiagonalBuild {
         ptx::copy16(place + ((chunk ^ row ^ (i & 7)) << 4) + i * Rows::kPitch, first + static_cast<uint64_t>(stride) * i);
       }
     } else {  // two lanes a row, one address each
-      const int lane = opaque(this->lane), row = lane / 2;
+      const int row = lane / 2;
       const uint8_t* first = reinterpret_cast<const uint8_t*>(from) + row * (static_cast<uint32_t>(cache.k_token_stride) * 2);
 #pragma unroll
       for (int chunk = lane % 2, i = 0; i < kChunks / 2; i++, chunk += 2) ptx::copy16(to + Rows::chunk(row, chunk), first + chunk * 16);
@@ -353,7 +351,6 @@ struct TridiagonalBuild {
 
   // V, the centroid and their scales of one step's pages; refills the pages' places once they are in registers.
   __device__ __forceinline__ void basis(const PageSummaryArgs& args, int step, bool more, bool aligned, uint32_t careful, float up) const {
-    const int lane = opaque(this->lane);
     const int g = lane / 4, p = lane % 4;
     const int part = kStepPages == 1 ? 0 : lane / 16;  // which page of the step this lane's row belongs to
     const int page = step * kStepPages + part, j = g % kRows;
@@ -661,8 +658,11 @@ struct TridiagonalBuild {
       note(args, next);
       if constexpr (!kWeighted) coefficients(args.summaries, up, 0, 4);
       if (careful != 0) careful_bases(args.summaries, careful, args.centre);
+      // Addresses are worked out once a batch, and not before the loop, where they would hold registers beside the eigenproblem.
+      TridiagonalBuild fresh = *this;
+      fresh.lane = opaque(lane);
 #pragma unroll 1
-      for (int s = 0; s < kSteps; s++) basis(args, s, more, aligned, careful, up);
+      for (int s = 0; s < kSteps; s++) fresh.basis(args, s, more, aligned, careful, up);
       __syncwarp();
     }
     ptx::wait_copies<0>();
