@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/specs"
 )
@@ -40,7 +41,25 @@ func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 		}
 		p.Candidates = append(p.Candidates, c)
 	}
+	if 8*mostLists(s) > t.SMs { // clusters of 8 take turns
+		many := func(c Candidate) bool {
+			return c.Param("warps") == 8 && c.Param("cluster") == 8 && c.Param("blocks") == 2
+		}
+		if i := slices.IndexFunc(p.Candidates, many); i > 0 {
+			first := p.Candidates[i]
+			p.Candidates = slices.Insert(slices.Delete(p.Candidates, i, i+1), 0, first)
+		}
+	}
 	return p
+}
+
+// mostLists is the lists of the spec's largest batch.
+func mostLists(s *specs.Spec) int {
+	batch := 1
+	for _, w := range s.Workloads {
+		batch = max(batch, w.Batch)
+	}
+	return batch * attendLists(s)
 }
 
 func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynamic int) string {
