@@ -21,12 +21,15 @@ type attendShape struct {
 var attendShapes = []attendShape{
 	{Hopper, 8, 2, 1, false}, {Hopper, 8, 1, 1, false}, {Hopper, 4, 2, 1, false}, {Hopper, 4, 2, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 3, 2, false},
 	{Hopper, 4, 4, 2, false}, {Hopper, 8, 2, 2, false}, {Hopper, 4, 3, 4, false}, {Hopper, 4, 4, 4, false}, {Hopper, 2, 4, 4, false},
-	{Hopper, 8, 3, 1, true}, {Hopper, 8, 2, 1, true}, {Hopper, 4, 4, 1, true}, {Hopper, 4, 3, 1, true},
+	{Hopper, 8, 2, 1, true}, {Hopper, 8, 3, 1, true}, {Hopper, 4, 4, 1, true}, {Hopper, 4, 3, 1, true},
 	{Portable, 4, 2, 1, false}, {Portable, 8, 2, 1, false}, {Portable, 8, 1, 1, false}, {Portable, 4, 1, 2, false}, {Portable, 4, 3, 2, false}, {Portable, 4, 2, 4, false},
 }
 
 // attendStream is the streaming kernel: dense attention, and lists where there are no clusters.
 const attendStream = "kvloom::page_attend"
+
+// attendBulk is the same fed by bulk copies: what dense attention starts from at head dims of 128 and 256.
+const attendBulk = "kvloom::page_attend_bulk"
 
 // portableShared is what a block may have on every GPU since compute capability 8.0 (8.6, 8.9 and 12.0 have 99 KB).
 const portableShared = 99 << 10
@@ -99,7 +102,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 	header, kernel := "kernels/page_attend.cuh", attendStream
 	if shape.bulk {
 		params = append(params, Param{"bulk", 1})
-		header, kernel = "kernels/page_attend_bulk.cuh", "kvloom::page_attend_bulk"
+		header, kernel = "kernels/page_attend_bulk.cuh", attendBulk
 	}
 	splits := max(shape.waves*t.SMs/(attendLists(s)*z.headTiles), 1)
 	params[2].Value = splits
@@ -112,7 +115,7 @@ func attendCandidate(s *specs.Spec, t Target, shape attendShape) Candidate {
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
 			{"HEADS", fmt.Sprint(headsPerList(s))},
 			{"LISTS_PER_KV_HEAD", fmt.Sprint(s.Attention.Group() / headsPerList(s))},
-			{"T", "kvloom::" + s.Cache.DType},
+			{"T", rowType(s)},
 			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
 			{"kWarps", fmt.Sprint(shape.warps)},
 			{"kStages", fmt.Sprint(shape.stages)},

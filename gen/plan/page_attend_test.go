@@ -26,8 +26,8 @@ func TestAttendDefaults(t *testing.T) {
 				t.Errorf("%s: %s, clusters of %d, grid %v; want clusters of %d, %d head tiles", tt.why, c.ID(), c.Geometry.Cluster, c.Geometry.Grid, tt.cluster, tt.heads)
 			}
 			d := fp.Candidates[fp.DefaultFor("dense")]
-			if d.Kernel != attendStream || d.Form != Hopper || d.Param("splits") != tt.splits || d.Geometry.Grid[0].Times != int64(tt.splits) {
-				t.Errorf("%s: dense by %s, grid %v; want the streaming kernel over %d splits", tt.why, d.ID(), d.Geometry.Grid, tt.splits)
+			if d.Kernel != attendBulk || d.Form != Hopper || d.Param("splits") != tt.splits || d.Geometry.Grid[0].Times != int64(tt.splits) {
+				t.Errorf("%s: dense by %s, grid %v; want the streaming kernel by bulk copies over %d splits", tt.why, d.ID(), d.Geometry.Grid, tt.splits)
 			}
 		})
 	}

@@ -196,11 +196,15 @@ func (fp FamilyPlan) Select(form Form, params []Param) (Candidate, bool) {
 	return Candidate{}, false
 }
 
-// DefaultFor returns the index of a work's default: 0, but for dense attention, whose kernel streams over every SM.
+// DefaultFor returns the index of a work's default: 0, but for dense attention, whose kernel streams over every SM, by bulk copies where
+// there is such a form.
 func (fp FamilyPlan) DefaultFor(work string) int {
-	if work == "dense" {
+	if work != "dense" {
+		return 0
+	}
+	for _, kernel := range []string{attendBulk, attendStream, kiviAttend} {
 		for i, c := range fp.Candidates {
-			if c.Form == Hopper && slices.Contains([]string{attendStream, kiviAttend, kiviBulk}, c.Kernel) && c.Geometry.Cluster == 1 {
+			if c.Form == Hopper && c.Kernel == kernel && c.Geometry.Cluster == 1 {
 				return i
 			}
 		}
