@@ -55,26 +55,31 @@ func planKVQuantize(s *specs.Spec, t Target) FamilyPlan {
 	return p
 }
 
-// kiviAttend and kiviBulk are the streaming kernels over a KIVI cache.
-const (
-	kiviAttend = "kvloom::page_attend_kivi"
-	kiviBulk   = "kvloom::page_attend_kivi_bulk"
-)
+// kiviAttend is the streaming kernel over a KIVI cache.
+const kiviAttend = "kvloom::page_attend_kivi"
 
-// kiviShape is one choice of the tuner: blocks an SM, whose registers the compiler keeps to, and whether records come by bulk copies.
+// kiviShape is one choice of the tuner: blocks an SM, whose registers the compiler keeps to.
 type kiviShape struct {
 	form                  Form
 	warps, stages, blocks int
-	bulk                  bool
+	bulk                  bool // records come by bulk copies
 }
 
 // kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: more warps an SM
 // pay, as long as their registers fit.
 var kiviShapes = []kiviShape{
-	{Hopper, 16, 2, 1, true}, {Hopper, 16, 3, 1, true}, {Hopper, 12, 3, 1, true}, {Hopper, 12, 4, 1, true}, {Hopper, 8, 3, 2, true}, {Hopper, 8, 4, 1, true},
-	{Hopper, 16, 2, 1, false}, {Hopper, 12, 3, 1, false}, {Hopper, 8, 3, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 4, 1, false},
+	{Hopper, 16, 2, 1, false}, {Hopper, 16, 3, 1, false}, {Hopper, 12, 3, 1, false}, {Hopper, 8, 3, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 4, 1, false},
+	{Hopper, 16, 2, 1, true}, {Hopper, 16, 3, 1, true}, {Hopper, 12, 3, 1, true}, {Hopper, 12, 4, 1, true}, {Hopper, 8, 4, 2, true},
 	{Portable, 8, 2, 2, false}, {Portable, 16, 2, 1, false}, {Portable, 8, 3, 2, false}, {Portable, 8, 3, 1, false}, {Portable, 8, 2, 1, false},
 	{Portable, 4, 3, 1, false}, {Portable, 4, 2, 1, false}, {Portable, 2, 2, 1, false},
+}
+
+// rowType is the element of a cache's rows, as page_attend is instantiated for it.
+func rowType(s *specs.Spec) string {
+	if bits := s.Cache.KiviBits(); bits > 0 {
+		return fmt.Sprintf("kvloom::KiviRow<%d, %t>", bits, headsPerList(s) <= 4)
+	}
+	return "kvloom::" + s.Cache.DType
 }
 
 func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -91,7 +96,7 @@ func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 		shared := c.Geometry.DynamicShared + 8*shape.warps*z.tileHeads + z.queryBytes + 32
 		if shape.bulk {
 			c.Params = append(c.Params, Param{"bulk", 1})
-			c.Header, c.Kernel = "kernels/page_attend_kivi_bulk.cuh", kiviBulk
+			c.Header, c.Kernel = "kernels/page_attend_kivi_bulk.cuh", "kvloom::page_attend_kivi_bulk"
 			shared += 64 * shape.warps // barriers
 		}
 		limit, who := t.SharedPerBlock, t.Arch

@@ -24,8 +24,8 @@ struct KiviShape : Shape<HEAD_DIM, HEADS, kWarps, kStages, kColumns, 2> {
 };
 
 // The dims of an accumulator of O^T: neighbours are rows g and g + 8 of a step.
-template <int HEAD_DIM, int BITS>
-struct Fragments<HEAD_DIM, KiviRow<BITS>> {
+template <int HEAD_DIM, int BITS, bool FEW>
+struct Fragments<HEAD_DIM, KiviRow<BITS, FEW>> {
   static constexpr int kSteps = HEAD_DIM / 16;
   __device__ __forceinline__ static int dim(int step, int lower) { return step * 16 + threadIdx.x % 32 / 4 * 2 + lower; }
 };
@@ -33,6 +33,12 @@ struct Fragments<HEAD_DIM, KiviRow<BITS>> {
 __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
   const __half2 d = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
   return *reinterpret_cast<const uint32_t*>(&d);
+}
+
+__device__ __forceinline__ uint32_t fma_f16(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
 
 // What rounding left of the product: a b - product, exact but for f16's smallest.
@@ -54,8 +60,11 @@ __device__ __forceinline__ uint32_t bf16x2_to_f16x2(uint32_t w) {
   return pack2<fp16>(clamped(x.x), clamped(x.y));
 }
 
-template <int HEAD_DIM, int kColumns, int BITS>
-struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16> {
+// FEW: a list has up to four heads. They stand in columns 0 to 3, and again in 4 to 7, where products of codes take what f16 left of the query,
+// and products of zeros every second pair of dims: half the products of K.
+template <int HEAD_DIM, int kColumns, int BITS, bool FEW>
+struct State<HEAD_DIM, kColumns, KiviRow<BITS, FEW>> : State<HEAD_DIM, kColumns, bf16> {
+  static_assert(!FEW || kColumns == 1, "four heads are one n tile");
   using Base = State<HEAD_DIM, kColumns, bf16>;
   using Base::kSteps;
   using Base::o;
@@ -64,6 +73,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
   using Base::unit;
   static constexpr int kGroups = (HEAD_DIM + 31) / 32;
   static constexpr int kFields = 16 / BITS;
+  uint32_t zero_query[kGroups][2];  // where FEW: what the lane's column multiplies zeros by
   float z[kColumns][4];  // [group, head]: what is added to all dims of a group, relative to 2^peak; rows 0 to 7
 
   // Pairs of a lane's dims of a group, and where they stand among the operands of the group's steps: zeros of a whole group are then four
@@ -96,7 +106,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      const SharedBytes row{tile + (8 * n + lane / 4) * kRowBytes};
+      const SharedBytes row{tile + (8 * n + (FEW ? lane / 4 % 4 : lane / 4)) * kRowBytes};
       uint32_t top = 0;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
@@ -119,6 +129,15 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
           const float2 x = unpack2<bf16>(q[n][s][half]);
           q[n][s][half] = pack2<fp16>(x.x * down, x.y * down);
         }
+      if constexpr (FEW) {
+        const int second = lane >= 16;
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) {
+          const bool whole = kPairs(c) == 4;
+          zero_query[c][0] = whole ? second ? q[n][2 * c + whole][0] : q[n][2 * c][0] : q[n][2 * c][second];
+          zero_query[c][1] = whole ? second ? q[n][2 * c + whole][1] : q[n][2 * c][1] : 0u;
+        }
+      }
       const float factor = __uint_as_float(biased << 23);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -186,6 +205,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
     if (R::kHalves == 2) load_codes<R>(tile + R::kKeyHalf + R::key_word(0, g, p), R::kRows * 16 * R::kVector, high);
     float s[kColumns][4], rest[kColumns][4];  // of codes and of what f16 left of the query, in 2^-24
     float upper[kColumns][4], lower[kColumns][4];  // of zeros: of the first in rows g, of the second in rows g + 8; the same in all rows
+    const uint32_t second = FEW && lane >= 16 ? 0xbc00bc00u : 0u;  // -1 in the columns of what f16 left
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -205,6 +225,11 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
           const uint32_t b0 = multiply_f16(q[n][step][0], scales[i]), b1 = multiply_f16(q[n][step][1], scales[j]);
+          if constexpr (FEW) {
+            mma_m16n8k16(step % 2 ? rest[n] : s[n], a0, a1, a2, a3, fma_f16(q[n][step][0], scales[i], multiply_f16(b0, second)),
+                         fma_f16(q[n][step][1], scales[j], multiply_f16(b1, second)), fp16());
+            continue;
+          }
           mma_m16n8k16(s[n], a0, a1, a2, a3, b0, b1, fp16());
           mma_m16n8k16(rest[n], a0, a1, a2, a3, remainder_f16(q[n][step][0], scales[i], b0), remainder_f16(q[n][step][1], scales[j], b1), fp16());
         }
@@ -212,6 +237,10 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const bool whole = kPairs(c) == 4;
+        if constexpr (FEW) {
+          mma_m16n8k16(upper[n], zeros[0], zeros[1], zeros[2], zeros[3], zero_query[c][0], zero_query[c][1], fp16());
+          continue;
+        }
         mma_m16n8k16(upper[n], zeros[0], zeros[1], zeros[2], zeros[3], q[n][2 * c][0], whole ? q[n][2 * c][1] : 0u, fp16());
         mma_m16n8k16(lower[n], zeros[0], zeros[1], zeros[2], zeros[3], q[n][2 * c + whole][!whole], whole ? q[n][2 * c + whole][1] : 0u, fp16());
       }
@@ -219,7 +248,14 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = fmaf(s[n][i] + rest[n][i], 0x1p24f, upper[n][i % 2] + lower[n][i % 2 + 2]) * unit[n][i % 2];
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (FEW) {
+          s[n][i] = fmaf(s[n][i] + rest[n][i], 0x1p24f, p < 2 ? upper[n][i % 2] : upper[n][i % 2 + 2]);
+          s[n][i] = (s[n][i] + __shfl_xor_sync(kAll, s[n][i], 2)) * unit[n][i % 2];
+        } else {
+          s[n][i] = fmaf(s[n][i] + rest[n][i], 0x1p24f, upper[n][i % 2] + lower[n][i % 2 + 2]) * unit[n][i % 2];
+        }
+      }
     uint32_t weights[kColumns][2];
     settle<SOFTCAP>(s, (1u << R::kTokens) - 1, cap, weights);
 
@@ -236,15 +272,26 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) mma_m16n8k16(z[n], zeros[0], 0u, zeros[1], 0u, weights[n][0], weights[n][1], bf16());
     constexpr uint32_t kOffset = 0x80008000u | static_cast<uint32_t>(0x4300 + R::kMiddle) * 0x10001u;  // -(128 + kMiddle)
+    uint32_t scaled[kColumns][2], before[2];
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
-      const uint32_t offset = g == c ? kOffset : 0u;
-      uint32_t scaled[kColumns][2];
+      before[0] = scaled[0][0], before[1] = scaled[0][1];
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         scaled[n][0] = multiply_bf16(weights[n][0], scales[0][c]);
         scaled[n][1] = R::kHalves == 2 ? multiply_bf16(weights[n][1], scales[1][c]) : 0u;
-        mma_m16n8k16(z[n], offset, 0u, offset, 0u, scaled[n][0], scaled[n][1], bf16());
+      }
+      if constexpr (FEW) {
+        // Two groups at once: columns 0 to 3 are the first's, 4 to 7 the second's.
+        if (c % 2 == 1 || c + 1 == kGroups) {
+          const bool second = c % 2 == 0 || lane >= 16;
+          const uint32_t offset = g / 2 == c / 2 ? kOffset : 0u;
+          mma_m16n8k16(z[0], offset, 0u, offset, 0u, second ? scaled[0][0] : before[0], second ? scaled[0][1] : before[1], bf16());
+        }
+      } else {
+        const uint32_t offset = g == c ? kOffset : 0u;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) mma_m16n8k16(z[n], offset, 0u, offset, 0u, scaled[n][0], scaled[n][1], bf16());
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -316,7 +363,7 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS>> : State<HEAD_DIM, kColumns, bf16
       for (int s = 0; s < kSteps; ++s)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float x = __shfl_sync(kAll, z[n][j], s / 2 * 4 + threadIdx.x % 4);
+          const float x = __shfl_sync(kAll, z[n][j], s / 2 * 4 + (threadIdx.x % 4 ^ (FEW && s / 2 % 2 ? 2 : 0)));
           o[s][n][j] += x, o[s][n][j + 2] += x;
         }
   }
@@ -393,9 +440,9 @@ struct KiviLanes {
 };
 
 // How the streaming kernel reads. Stages: KiviLanes, or KiviBulk of page_attend_kivi_bulk.cuh.
-template <int BITS, template <class> class Stages>
+template <int BITS, bool FEW, template <class> class Stages>
 struct KiviStream {
-  using Tile = KiviRow<BITS>;
+  using Tile = KiviRow<BITS, FEW>;
   template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
   using Sizes = KiviShape<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns, BITS>;
   template <int PAGE>
@@ -438,7 +485,7 @@ struct KiviStream {
     constexpr int kFirst = Stages<S>::kAhead ? kStages - 1 : kStages;
 #pragma unroll
     for (int i = 0; i < kFirst; ++i) flight |= issue_next() << 8 * i;
-    ptx::wait_copies<kFirst>();
+    ptx::wait_copies<Stages<S>::kAhead ? kFirst : 0>();  // the query's, which were the first
     __syncthreads();
     state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
 #pragma unroll 1
@@ -467,12 +514,12 @@ struct KiviStream {
 
 template <typename T>
 struct KiviCopies;
-template <int BITS>
-struct KiviCopies<KiviRow<BITS>> : KiviStream<BITS, KiviLanes> {};
+template <int BITS, bool FEW>
+struct KiviCopies<KiviRow<BITS, FEW>> : KiviStream<BITS, FEW, KiviLanes> {};
 
 }  // namespace attend
 
-// Parameters as page_attend's; T is kivi4 or kivi2.
+// Parameters as page_attend's; T is a KiviRow.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
           bool kDependent>
 __device__ __forceinline__ void page_attend_kivi(const PageAttendArgs& args) {

@@ -57,12 +57,12 @@ struct KiviBulk {
 
 template <typename T>
 struct KiviBulkCopies;
-template <int BITS>
-struct KiviBulkCopies<KiviRow<BITS>> : KiviStream<BITS, KiviBulk> {};
+template <int BITS, bool FEW>
+struct KiviBulkCopies<KiviRow<BITS, FEW>> : KiviStream<BITS, FEW, KiviBulk> {};
 
 }  // namespace attend
 
-// Parameters as page_attend's; T is kivi4 or kivi2.
+// Parameters as page_attend's; T is a KiviRow.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
           bool kDependent>
 __device__ __forceinline__ void page_attend_kivi_bulk(const PageAttendArgs& args) {

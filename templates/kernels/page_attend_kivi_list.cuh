@@ -36,17 +36,17 @@ struct KiviBatch {
 };
 
 // attend::Ring of a list's tiles: records by copies, the page that is still filling by its rows.
-template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, int BITS>
+template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T>
 struct KiviRing {
   using U = KiviUnits<PAGE>;
   using R = typename S::Record;
-  const Rows<KiviRow<BITS>>& k;
-  const Rows<KiviRow<BITS>>& v;
+  const Rows<T>& k;
+  const Rows<T>& v;
   uint8_t* base;
   int rows_block = 0;    // of the page that is still filling
   int flight[kStages];   // tokens of the tiles in flight, negative where they are rows, the oldest first
 
-  __device__ __forceinline__ KiviRing(const Rows<KiviRow<BITS>>& k, const Rows<KiviRow<BITS>>& v, uint8_t* base) : k(k), v(v), base(base) {}
+  __device__ __forceinline__ KiviRing(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(base) {}
 
   __device__ __forceinline__ int issue(const U& units, int tile, uint8_t* stage) {
     const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
@@ -64,7 +64,7 @@ struct KiviRing {
   }
 
   template <int kColumns>
-  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, KiviRow<BITS>>& state, const U& units, int first, int last, float cap) {
+  __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const U& units, int first, int last, float cap) {
     uint8_t* stage = base;
 #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
@@ -89,8 +89,8 @@ struct KiviRing {
   }
 };
 
-template <int BITS>
-struct ListForm<KiviRow<BITS>> {
+template <int BITS, bool FEW>
+struct ListForm<KiviRow<BITS, FEW>> {
   template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
   using Sizes = KiviShape<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns, BITS>;
   template <int PAGE>
@@ -98,7 +98,7 @@ struct ListForm<KiviRow<BITS>> {
   template <int PAGE>
   using Slots = KiviBatch<PAGE>;
   template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S>
-  using Tiles = KiviRing<HEAD_DIM, PAGE, SOFTCAP, kStages, S, BITS>;
+  using Tiles = KiviRing<HEAD_DIM, PAGE, SOFTCAP, kStages, S, KiviRow<BITS, FEW>>;
   template <class State>
   __device__ __forceinline__ static void end(State& state) {
     state.end();

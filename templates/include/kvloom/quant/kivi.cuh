@@ -17,16 +17,14 @@
 
 namespace kvloom {
 
-// A row of the page that is still filling: bf16, beside records of BITS bits.
-template <int BITS>
+// A row of the page that is still filling: bf16, beside records of BITS bits. FEW: page_attend's lists have up to four heads.
+template <int BITS, bool FEW>
 struct KiviRow {
   uint16_t bits;
 };
-using kivi4 = KiviRow<4>;
-using kivi2 = KiviRow<2>;
 
-template <int BITS>
-struct Compute<KiviRow<BITS>> {
+template <int BITS, bool FEW>
+struct Compute<KiviRow<BITS, FEW>> {
   using type = bf16;
 };
 
