@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -13,7 +14,7 @@ type dropWgmmaShape struct {
 }
 
 var dropWgmmaShapes = []dropWgmmaShape{
-	{3, 1, 3}, {1, 2, 3}, {2, 1, 5}, {1, 2, 4}, {2, 1, 4}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
+	{1, 2, 3}, {3, 1, 3}, {2, 1, 5}, {1, 2, 4}, {2, 1, 4}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
@@ -56,7 +57,11 @@ func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 	if t.Arch != "sm_90a" || s.DropKV.Rule == "keydiff" || s.DropKV.Rule == "streaming" {
 		return
 	}
-	for _, shape := range dropWgmmaShapes {
+	shapes := slices.Clone(dropWgmmaShapes)
+	if s.DropKV.Precision == "fast" {
+		shapes[0], shapes[1] = shapes[1], shapes[0]
+	}
+	for _, shape := range shapes {
 		c := dropScoreWgmmaCandidate(s, t, shape)
 		if reason := dropScoreWgmmaRefusal(s, t, shape, c); reason != "" {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})

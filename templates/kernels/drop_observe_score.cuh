@@ -27,16 +27,17 @@ struct FusedShape {
   static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
   static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
-  static constexpr int kLogitBytes = kRingTokens * kProduct * 2;            // of a tile
-  static constexpr int kKeptBytes = kLogitBytes + kRingTokens * 4;          // and the squares of its values
-  static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
+  static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
+  // Kept logits grow upwards; a short prompt's rings have stages where those of a long one would be.
+  static constexpr int kMostStages = kStages + 2;
+  static constexpr int kRingOffset = kKeep * kKeptBytes;
+  static constexpr int kQueryOffset = kRingOffset + kGroups * kStages * kTileBytes;
   static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
   static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
-  static constexpr int kKeptOffset = kOutputOffset + kOutputBytes;
-  static constexpr int kStatsOffset = kKeptOffset + kKeep * kKeptBytes;
+  static constexpr int kStatsOffset = kOutputOffset + kOutputBytes;
   static constexpr int kReferenceOffset = kStatsOffset + kProduct * static_cast<int>(sizeof(RowStats));
   static constexpr int kStateOffset = kReferenceOffset + kProduct * 6 * 4;  // reference, log2 of the sum, a maximum of each of 4 warps
-  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>)) + 16;
+  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kMostStages>)) + 16;
   // The workspace of a request and head, in words: counters, raised references, then sums of two rounds: [dim][row], and of weights.
   static constexpr int kHeadWords = 64, kSumWords = kProduct * (HEAD_DIM + 1);
   static constexpr int kWords = kHeadWords + 64 + 2 * kSumWords;
@@ -49,15 +50,9 @@ constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 3
 constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
 
 template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep>
-struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> {
-  using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
+struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, S::kMostStages> {
+  using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, S::kMostStages>;
   using typename Base::Matrix;
-  // Both parts of an output are one operand where that has at most 64 rows.
-  static constexpr bool kTogether = kSplits * S::kProduct <= 64;
-  using Outputs = RowMatrix<HEAD_DIM, kTogether ? kSplits * S::kProduct : S::kProduct>;
-  __device__ __forceinline__ static int output_offset(int part, int row, int dim) {
-    return S::kOutputOffset + (kTogether ? Outputs::dim_offset(part * S::kProduct + row, dim) : part * S::kMatrix + Outputs::dim_offset(row, dim));
-  }
   using typename Base::Weights;
   using Base::args, Base::at, Base::begin, Base::group, Base::k, Base::kv_head, Base::place, Base::query, Base::request, Base::shared, Base::state,
       Base::take, Base::tiles, Base::tokens, Base::v;
@@ -74,10 +69,15 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   __device__ __forceinline__ Fused(const DropObserveScoreArgs& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
                                    int blocks, uint32_t* counters)
-      : Base(args, shared, request, kv_head, group, begin, tiles), blocks(blocks), counters(counters),
+      : Base(args, shared, request, kv_head, group, begin, tiles, shared + S::kRingOffset + (S::kGroups * kStages - 1 - group) * S::kTileBytes,
+             -S::kGroups * S::kTileBytes, stages_for(tiles)), blocks(blocks), counters(counters),
         reference(reinterpret_cast<float*>(shared + S::kReferenceOffset)), log_sum(reference + N),
         stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)), terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
 
+  __device__ __forceinline__ static int stages_for(int tiles) {
+    const int unused = (kKeep - min(tiles, kKeep)) * S::kKeptBytes;
+    return min(kStages + unused / (S::kGroups * S::kTileBytes), S::kMostStages);
+  }
   __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
   // The largest logits of the head's first tile, of which group 0 has the keys.
   __device__ __forceinline__ void choose_reference() {
@@ -97,12 +97,9 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     ptx::named_barrier<1, S::kConsumers>();
   }
 
-  __device__ __forceinline__ float* kept_squares(int index) const {  // [token]
-    return reinterpret_cast<float*>(shared + S::kKeptOffset + index * S::kKeptBytes + S::kLogitBytes);
-  }
   // Keeps a tile's logits less the reference, in 16 bits.
   __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
-    uint2* const to = reinterpret_cast<uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
+    uint2* const to = reinterpret_cast<uint2*>(shared + index * S::kKeptBytes) + threadIdx.x % 128;
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
       uint32_t u[4];
@@ -114,7 +111,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   }
   // The kept logits less the log-sum-exp, natural; returns the largest.
   __device__ __forceinline__ float kept(float (&x)[kRegisters], int index) const {
-    const uint2* const from = reinterpret_cast<const uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
+    const uint2* const from = reinterpret_cast<const uint2*>(shared + index * S::kKeptBytes) + threadIdx.x % 128;
     float top = minus_infinity();
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
@@ -161,18 +158,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         sum[j / 4 * 2 + j % 2] += s[j];
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
-      if (i < kKeep) {
-        TileRowsA<HEAD_DIM> value;
-        this->add_values(
-            o, s, weights, [&](uint32_t from) { value.load(from); },
-            [&] {
-              float square[2];
-              value.template fold<T>(square, [](float x) { return x * x; });
-              if (lane % 4 == 0) kept_squares(i)[place()] = square[0], kept_squares(i)[place() + 8] = square[1];
-            });
-      } else {
-        this->add_values(o, s, weights, [](uint32_t) {}, [] {});
-      }
+      this->add_values(o, s, weights);
     }
     float* const to = sums(round);
     const auto add = [&](int b, const float (&x)[kRegisters]) {
@@ -289,7 +275,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         for (int part = 0; part < kSplits; ++part) {
           const uint32_t word = take_part<T>(rest.x, rest.y);
           if (mine && (u + 1 < kEach || last))
-            *reinterpret_cast<uint32_t*>(shared + output_offset(part, first + r, dim)) = word;
+            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(first + r, dim)) = word;
         }
       }
     }
@@ -341,63 +327,23 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       float a = 0.0f;
 #pragma unroll
       for (int part = 0; part < kSplits; ++part)
-        a += to_float(*reinterpret_cast<const T*>(shared + output_offset(part, row, d)));
+        a += to_float(*reinterpret_cast<const T*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, d)));
       const float difference = fmaf(a, back, -to_float(value[d]));
       sum = fmaf(difference, difference, sum);
     }
     return warp_sum(sum);
   }
 
-  // Products of a tile's values with outputs, under way until the caller waits; then sum() has them.
-  struct Products {
-    static constexpr int kEach = kTogether ? kSplits * kRegisters : kRegisters;
-    TileRowsA<HEAD_DIM> value;
-    float d[kEach];
-    uint2 live;
-
-    __device__ __forceinline__ void start(Fused& f) {
-      live = f.take([&](uint32_t from) { value.load(from); });
-      const uint32_t outputs = shared_address(f.shared + S::kOutputOffset);
-      wgmma::fence();
-#pragma unroll
-      for (int part = 0; part < (kTogether ? 1 : kSplits); ++part)
-        Outputs::template multiply<T>(d, value.a, Outputs::descriptor(outputs + part * S::kMatrix), part > 0);
-      wgmma::commit();
-    }
-    __device__ __forceinline__ void sum(float (&to)[kRegisters]) const {
-#pragma unroll
-      for (int i = 0; i < kRegisters; ++i) {
-        to[i] = d[i];
-#pragma unroll
-        for (int part = 1; part < kEach / kRegisters; ++part) to[i] += d[part * kRegisters + i];
-      }
-    }
-  };
-  __device__ __forceinline__ bool plain(int tile, uint2 live, float top) const {
-    return live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW && !__any_sync(kFullWarp, top > -0.69f);
-  }
-  __device__ __forceinline__ void finish(int tile, uint2 live, bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters],
-                                         const float (&square)[2]) const {
+  // Pass two over the group's tiles, from the last.
+  __device__ __forceinline__ void score() {
     const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
-    const int token = tile * kRingTokens + place();
-    float sum[2] = {};
-    if (plain) {
-      terms.add(s, d, square, 0, sum);
-    } else {
-      terms.add_careful(s, d, square, 0, token, sum, *this);
-    }
-    write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
-  }
-
-  // Pass two over the group's tiles, from the last: those whose logits were not kept, then the others. A tile's last terms are summed
-  // while the next one's first products are under way. ptxas waits after each product where one is in flight from an iteration to the
-  // next, or A is loaded under a condition: so none is.
-  __device__ __forceinline__ void score() {
-    int i = group + ((tiles - group + S::kGroups - 1) / S::kGroups - 1) * S::kGroups;
-    if (i >= kKeep) {
-      float s[kRegisters], d[kRegisters], square[2];
-      {
+    const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
+    for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
+      const int tile = begin + i, token = tile * kRingTokens + place();
+      float s[kRegisters], d[kRegisters], v_norm[2], sum[2] = {};
+      const bool again = i >= kKeep;
+      if (again) {
         TileRowsA<HEAD_DIM> key;
         take([&](uint32_t from) { key.load(from); });
         wgmma::fence();
@@ -405,59 +351,25 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         wgmma::commit();
         wgmma::wait<0>();
       }
-      const auto multiply = [&] {  // of tile i; whether it is plain
-        Products p;
-        p.start(*this);
-        p.value.template fold<T>(square, [](float x) { return x * x; });
-        const bool simple = plain(begin + i, p.live, terms.shift(s, 0));
-        if (simple) terms.weigh(s);
-        wgmma::wait<0>();
-        p.sum(d);
-        return make_uint3(p.live.x, p.live.y, simple);
-      };
-      for (; i - S::kGroups >= kKeep; i -= S::kGroups) {
-        const uint3 seen = multiply();
-        float following[kRegisters];
-        TileRowsA<HEAD_DIM> key;
-        take([&](uint32_t from) { key.load(from); });
-        wgmma::fence();
-        Matrix::template multiply<T>(following, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
-        wgmma::commit();
-        finish(begin + i, make_uint2(seen.x, seen.y), seen.z, s, d, square);
-        wgmma::wait<0>();
+      TileRowsA<HEAD_DIM> value;
+      const uint2 live = take([&](uint32_t from) { value.load(from); });
+      wgmma::fence();
 #pragma unroll
-        for (int j = 0; j < kRegisters; ++j) s[j] = following[j];
+      for (int part = 0; part < kSplits; ++part)
+        Matrix::template multiply<T>(d, value.a, Matrix::descriptor(shared_address(shared + S::kOutputOffset + part * S::kMatrix)), part > 0);
+      wgmma::commit();
+      value.template fold<T>(v_norm, [](float x) { return x * x; });
+      const float top = again ? terms.shift(s, 0) : kept(s, i);
+      const bool visible = live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
+      const bool plain = visible && !__any_sync(kFullWarp, top > -0.69f);
+      if (plain) terms.weigh(s);
+      wgmma::wait<0>();
+      if (plain) {
+        terms.add(s, d, v_norm, 0, sum);
+      } else {
+        terms.add_careful(s, d, v_norm, 0, token, sum, *this);
       }
-      const uint3 seen = multiply();
-      finish(begin + i, make_uint2(seen.x, seen.y), seen.z, s, d, square);
-      i -= S::kGroups;
-    }
-    if constexpr (kKeep > 0) {
-      if (i < 0) return;
-      float s[kRegisters], d[kRegisters];
-      uint2 live;
-      const auto terms_of = [&](int index) {
-        const float square[2] = {kept_squares(index)[place()], kept_squares(index)[place() + 8]};
-        const bool simple = plain(begin + index, live, kept(s, index));
-        if (simple) terms.weigh(s);
-        finish(begin + index, live, simple, s, d, square);
-      };
-      {
-        Products p;
-        p.start(*this);
-        wgmma::wait<0>();
-        p.sum(d);
-        live = p.live;
-      }
-      for (; i >= S::kGroups; i -= S::kGroups) {
-        Products p;
-        p.start(*this);
-        terms_of(i);
-        wgmma::wait<0>();
-        p.sum(d);
-        live = p.live;
-      }
-      terms_of(i);
+      write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
     }
   }
 
@@ -471,7 +383,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   // The producer's part: the same tiles in the same order.
   __device__ __forceinline__ void fill(int round, int warm) {
-    RingWriter<HEAD_DIM, PAGE, T, kStages> writer(tokens, state, shared + group * kStages * S::kTileBytes);
+    RingWriter<HEAD_DIM, PAGE, T, S::kMostStages> writer(tokens, state, this->stage0, this->stride);
     writer.at = at;
     const uint64_t once = evict_first_policy(), stay = evict_normal_policy();
     if (round == 0 && group == 0) {
@@ -538,7 +450,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   const int begin = static_cast<int>(static_cast<int64_t>(tiles) * block / blocks);
   const int end = static_cast<int>(static_cast<int64_t>(tiles) * (block + 1) / blocks);
   if (threadIdx.x < S::kGroups) {
-    reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
+    reinterpret_cast<RingState<S::kMostStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
   const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy, one clears the workspace

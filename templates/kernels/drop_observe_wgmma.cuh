@@ -84,7 +84,7 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
         s[j] = exp2_approx(s[j] - peak[j / 4 * 2 + j % 2]);
         sum[j / 4 * 2 + j % 2] += s[j];
       }
-      this->add_values(o, s, weights, [](uint32_t) {}, [] {});
+      this->add_values(o, s, weights);
     }
     // A row's sum is of its own lane's tokens until here.
     float* const totals = reinterpret_cast<float*>(shared + S::kPeakOffset) + group * 4 * N;  // [4 warps][N]
@@ -169,7 +169,8 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     mbarrier_init_fence();
   }
   const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
-  Observing observer(args, shared, request, kv_head, group, begin, end - begin);
+  Observing observer(args, shared, request, kv_head, group, begin, end - begin, shared + group * kStages * S::kTileBytes,
+                     S::kTileBytes, kStages);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();

@@ -303,8 +303,8 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   }
   wgmma::proxy_fence();
   asm volatile("bar.sync 1, %0;" ::"n"(128 * kGroups) : "memory");
-  RingPlace<kStages> at;
-  const uint64_t keep = evict_last_policy();
+  RingPlace at{kStages};
+  const uint64_t stay = evict_normal_policy();  // scores outlive the tiles
   float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
   // Takes the next tile of the ring into registers; without `more`, the last one again, which nothing will overwrite.
   int last = 0;
@@ -321,7 +321,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     return live;
   };
   const auto write = [&](int tile, uint2 live, float (&sum)[2]) {
-    write_scores(scores, sum, 1.0f / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, keep);
+    write_scores(scores, sum, 1.0f / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, stay);
   };
   if (begin + group >= end) return;
   if constexpr (RULE == Rule::kDropKV && S::kChunks == 1) {

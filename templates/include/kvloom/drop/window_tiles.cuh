@@ -26,16 +26,19 @@ struct WindowTiles {
   HeadRows<T> k, v;
   int request, kv_head, group, begin, tiles;  // the block's tiles, of which a group takes every kGroups-th
   RingState<kStages>& state;
-  RingPlace<kStages> at;
+  uint8_t* stage0;        // of the group's ring
+  int stride;             // bytes from a stage to the next
+  RingPlace at;
   float scale, cap;       // base-2 logits
 
-  __device__ __forceinline__ WindowTiles(const Args& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles)
+  __device__ __forceinline__ WindowTiles(const Args& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
+                                         uint8_t* stage0, int stride, int stages)
       : args(args), shared(shared), tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
         v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), group(group), begin(begin), tiles(tiles),
-        state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]),
+        state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]), stage0(stage0), stride(stride), at{stages},
         scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E) {}
 
-  __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
+  __device__ __forceinline__ uint32_t ring() const { return shared_address(stage0) + at.stage * stride; }
   __device__ __forceinline__ int place() const { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
   __device__ __forceinline__ const T* query(int row) const { return query(args, request, kv_head, row); }
   __device__ __forceinline__ static const T* query(const Args& args, int request, int kv_head, int row) {
@@ -132,19 +135,15 @@ struct WindowTiles {
     }
   }
 
-  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The
-  // group's warps must be done with the weights of the tile before. `look` sees the tile of values, `meanwhile` runs beside the products.
-  template <int kBlocks64, class Look, class Meanwhile>
-  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights, Look look,
-                                             Meanwhile meanwhile) {
+  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The group's warps must be
+  // done with the weights of the tile before.
+  template <int kBlocks64>
+  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights) {
     store_weights(x, weights);
     wgmma::proxy_fence();
     ptx::named_barrier(2 + group, 128);
     TileColumnsA<HEAD_DIM> value;
-    take([&](uint32_t from) {
-      value.load(from);
-      look(from);
-    });
+    take([&](uint32_t from) { value.load(from); });
     wgmma::fence();
 #pragma unroll
     for (int part = 0; part < 2; ++part)
@@ -152,7 +151,6 @@ struct WindowTiles {
       for (int b = 0; b < kBlocks64; ++b)
         Weights::template multiply<T>(o[b], value.a[b], Weights::descriptor(weights + part * S::kWeights), true);
     wgmma::commit();
-    meanwhile();
     wgmma::wait<0>();
   }
 

@@ -47,13 +47,6 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
   return policy;
 }
 
-// An L2 policy for data that a later kernel reads.
-__device__ __forceinline__ uint64_t evict_last_policy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // No preference: what is read stays in L2 as long as anything else.
 __device__ __forceinline__ uint64_t evict_normal_policy() {
   uint64_t policy;
