@@ -61,7 +61,7 @@ struct ListRerank {
     float shifts[HEADS], units[HEADS];
     uint32_t marks[kWindow / 32];
     uint32_t words[kWorkers];                // a bit for each candidate of a worker that is chosen
-    alignas(8) uint64_t landed, again, merged;
+    alignas(8) uint64_t landed, again, worded, merged;
   };
 
   Memory& memory;
@@ -85,11 +85,13 @@ struct ListRerank {
     if (threadIdx.x == 0) {
       mbarrier_init(&memory.landed, 1);
       mbarrier_init(&memory.again, 1);
+      mbarrier_init(&memory.worded, 1);
       mbarrier_init(&memory.merged, 1);
       mbarrier_init_fence();
       mbarrier_expect(&memory.landed, HEADS * kHeld * 4 + (summed ? 0 : kCluster * HEADS * kParts * 4));
       mbarrier_expect(&memory.again, HEADS * kHeld * 4);
-      mbarrier_expect(&memory.merged, (kAttends ? kCluster * (16 * (own_end() - own_begin()) + 8 * HEADS) : 0) + (rank == 0 ? 4 * kWorkers : 0));
+      if (rank == 0) mbarrier_expect(&memory.worded, 4 * kWorkers);
+      if constexpr (kAttends) mbarrier_expect(&memory.merged, kCluster * (16 * (own_end() - own_begin()) + 8 * HEADS));
     }
   }
 
@@ -233,6 +235,23 @@ struct ListRerank {
       sm.keys[i] = i >= low && i < high ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) + 1 : 0u;
   }
 
+  // The chosen pages, in order: by one warp of the first block, whose others have results to merge.
+  __device__ __forceinline__ void write_list(const List& l, uint32_t worded_at) const {
+    if (rank != 0 || warp != kNumWarps - 1) return;
+    ptx::wait_cluster_barrier(worded_at, 0);
+    int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
+    int before = 0;
+#pragma unroll 1
+    for (int base = 0; base < l.count; base += 32) {
+      const int i = base + lane;
+      const bool mine = i < l.count && (memory.words[i / kEach] >> i % kEach & 1);
+      const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
+      const int position = before + __popc(all & ((1u << lane) - 1));
+      if (mine && position < args.slots) out[position] = l.candidates[i];
+      before += __popc(all);
+    }
+  }
+
   // All of it. `page` is this lane's candidate, whatever it is past the list's count. kMet: the blocks of the cluster have met. `rings` and
   // `given`, for the output, are used where there is one.
   template <bool kMet>
@@ -371,8 +390,8 @@ struct ListRerank {
         ptx::commit_copies();
       }
     }
-    const uint32_t merged_at = ptx::shared_address(&memory.merged);
-    if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&memory.words[worker]), 0), taken, ptx::map_to_rank(merged_at, 0));
+    const uint32_t merged_at = ptx::shared_address(&memory.merged), worded_at = ptx::shared_address(&memory.worded);
+    if (lane == 0) ptx::store_async(ptx::map_to_rank(ptx::shared_address(&memory.words[worker]), 0), taken, ptx::map_to_rank(worded_at, 0));
     if constexpr (kAttends) {
       attend::State<HEAD_DIM, S::kTiles, T> state;
 #pragma unroll
@@ -443,6 +462,7 @@ struct ListRerank {
         send<4>(&memory.outputs.received.out[rank][quad % Received::kQuads].x, {m.o.x, m.o.y, m.o.z, m.o.w}, merged_at, owner);
         if (at < kCluster) send<2>(&memory.outputs.received.stats[rank][head].x, {m.peak, m.sum}, merged_at, at);
       }
+      write_list(l, worded_at);
       ptx::wait_cluster_barrier(merged_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
       for (int quad = own_begin() + tid; quad < own_end(); quad += kThreads) {
         const int head = quad / kHeadQuads, at = quad % kHeadQuads;
@@ -455,30 +475,11 @@ struct ListRerank {
         if (at == 0 && given->lse)
           given->lse[static_cast<int64_t>(l.request) * lists * HEADS + q_head] = m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
       }
-    } else if (rank == 0) {
-      ptx::wait_cluster_barrier(merged_at, 0);
-    }
-    if (rank == 0) {
-      int before = 0;
-#pragma unroll 1
-      for (int base = 0; base < l.count; base += kThreads) {
-        const int i = base + tid;
-        const bool mine = i < l.count && (memory.words[i / kEach] >> i % kEach & 1);
-        const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
-        if (lane == 0) sm.counts[warp] = __popc(all);
-        __syncthreads();
-        int position = before + __popc(all & ((1u << lane) - 1));
-        for (int w = 0; w < kNumWarps; w++) {
-          if (w < warp) position += sm.counts[w];
-          before += sm.counts[w];
-        }
-        if (mine && position < args.slots)
-          args.pages[l.request * args.pages_batch_stride + l.list * args.pages_list_stride + position] = l.candidates[i];
-        __syncthreads();
-      }
+    } else {
+      write_list(l, worded_at);
     }
     __syncthreads();  // nobody looks at the barriers any more
-    if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.again), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
+    if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.again), mbarrier_invalidate(&memory.worded), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
   }
 };
 

@@ -23,15 +23,13 @@ __device__ __forceinline__ float exp_below(float s, float m) {
   return s == m ? 1.0f : e;
 }
 
-// What the first block receives, and its scratch.
+// What blocks receive of scores, and scratch.
 template <int HEADS, int kNumWarps, int kCluster, int kMost>
 struct Gathered {
   float exact[HEADS][kMost];
   float2 others[kCluster][HEADS * Others<HEADS, kNumWarps>::kParts];  // peak, sum
   alignas(16) uint32_t keys[kMost];
   float2 heads[HEADS];  // peak, 1 / mass
-  int ranks[kMost];
-  int counts[kNumWarps];
 };
 
 // The unit of each head: over the candidates' exact scores and what the blocks measured of the others.
