@@ -305,19 +305,22 @@ struct FewPages {
     return x[0];
   }
 
-  // A request's built_lens moves, unless it stands right, once all its blocks have read it: each request has a counter, left zero. Who has
-  // compared what it read has read it, so nothing is fenced; and the count is asked for long before it is looked at, by one thread.
+  // A request's built_lens moves, unless it stands right, once all its blocks have read it: each request has a counter, left zero. A block
+  // counts before its keys are asked for, which the count would wait for, and looks at the count after that.
   static __device__ __forceinline__ uint32_t count(const PageSummaryArgs& args, int request) {
     __syncthreads();
     uint32_t before = 0;
     if (threadIdx.x == 0 && gridDim.x * gridDim.z > 1)
-      asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(args.workspace + request) : "memory");
+      asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(args.workspace + request) : "memory");
     return before;
   }
   static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int complete, uint32_t before) {
     const uint32_t blocks = gridDim.x * gridDim.z;
     if (threadIdx.x != 0 || before != blocks - 1) return;
-    if (blocks > 1) args.workspace[request] = 0;
+    if (blocks > 1) {
+      __threadfence();  // what is written comes after everyone's count, and so after everyone's reads
+      args.workspace[request] = 0;
+    }
     args.built_lens[request] = complete * 16;
   }
 
@@ -334,29 +337,25 @@ struct FewPages {
       const int built = args.built_lens[request], complete = complete_pages<16>(cache, request);
       int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;  // while the lengths are on their way
       const int begin = max(built, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
-      const bool moves = built != complete * 16;
-      bool counted = !moves;
-      uint32_t before = 0;
+      bool counted = built == complete * 16;
 #pragma unroll 1
       for (; item < items || !counted; item += step) {
-        int block = -1;
-        int64_t keys = 0, record = 0;
+        int of_record = -1, block = -1;
         if (item < items) {
           const int64_t at = request * cache.table_stride + begin + page;
-          const int of_record = cache.block_table[at];
-          block = cache.row_table == nullptr || of_record < 0 ? of_record : cache.row_table[at];  // a KIVI cache has keys elsewhere
-          keys = block * cache.k_block_stride + head * cache.k_head_stride;
-          record = of_record * args.summary_block_stride + head * args.summary_head_stride;
-          if (block >= 0) few.fetch(cache, keys, aligned);
+          of_record = block = cache.block_table[at];
+          if (cache.row_table != nullptr && of_record >= 0) block = cache.row_table[at];  // a KIVI cache has keys elsewhere
         }
-        if (!counted) before = count(args, request);  // while keys are on their way
-        counted = true;
+        uint32_t before = 0;
+        if (!counted) before = count(args, request);
         few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once
-        if (block >= 0) few.build(args, record);
+        if (block >= 0) few.fetch(cache, block * cache.k_block_stride + head * cache.k_head_stride, aligned);
+        if (!counted) settle(args, request, complete, before);  // while keys are on their way
+        counted = true;
+        if (block >= 0) few.build(args, of_record * args.summary_block_stride + head * args.summary_head_stride);
         few.meet();  // nobody reads these keys any more
         page = (item + step) / cache.kv_heads, head = item + step - page * cache.kv_heads;
       }
-      if (moves) settle(args, request, complete, before);
     }
   }
 };
