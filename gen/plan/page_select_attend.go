@@ -28,8 +28,8 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		return p
 	}
 	for _, shape := range selectAttendShapes {
-		c, words := selectAttendCandidate(s, t, shape)
-		if reason := selectAttendRefusal(s, t, shape, words); reason != "" {
+		c := selectAttendCandidate(s, t, shape)
+		if reason := selectAttendRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})
 			continue
 		}
@@ -61,14 +61,13 @@ func (x selectAttendShape) selection() selectClusterShape {
 	return selectClusterShape{32 * x.warps, x.cluster, 2}
 }
 
-// selectAttendCandidate also returns the words of selection's part of the dynamic shared memory: what the blocks exchange, and values of
-// the spec's longest row.
-func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c Candidate, words int) {
+func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Candidate {
 	heads, of := headsPerList(s), shape.selection()
 	z := shape.sizes(s)
 	threads := of.threads
 	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
-	words = (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
+	// Selection's part of the dynamic shared memory: what the blocks exchange, and values of the spec's longest row.
+	words := (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
 	words = max(words, (selectClusterShared(heads, of)/4+31)/32*32)
 	return Candidate{
 		Family: PageSelectAttend, Form: Hopper, Arch: t.Arch,
@@ -93,14 +92,14 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) (c 
 		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*z.ringBytes, Dependent: true,
+			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(z.ringBytes+4*32) + 4*listSlots, Dependent: true,
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
 		},
 		MinBlocks: 1,
-	}, words
+	}
 }
 
-func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, words int) string {
+func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, dynamic int) string {
 	heads, z := headsPerList(s), shape.sizes(s)
 	switch {
 	case strings.HasPrefix(s.Cache.DType, "kivi"):
@@ -116,12 +115,12 @@ func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, words
 		return reason
 	}
 	quads := (heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
-	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) + 4*listSlots +
+	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) +
 		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64
 	if static > staticShared {
 		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}
-	return attendLimits(s, t, z, shape.warps, shape.stages, 4*words+shape.warps*z.ringBytes+static, t.SharedPerBlock, t.Arch)
+	return attendLimits(s, t, z, shape.warps, shape.stages, dynamic+static, t.SharedPerBlock, t.Arch)
 }
 
 // selectAttendCost is both works', less the list's way through memory and back.

@@ -28,16 +28,15 @@ struct SharedListOut {
   }
 };
 
-// Where a list goes whose blocks attend to it: to memory, and to every block's own list as soon as a page is known to be in it. There, pages
-// that no ranking decides come first; those that win follow, which every block finds itself.
-template <int kCluster, class Begin, class Ranked>
+// Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
+template <int kCluster, class Begin, class Start>
 struct EarlyOut {
   static constexpr bool kEarly = true;
-  int32_t* pages;     // [slots] in memory
-  int32_t* kept;      // [kListSlots] in shared memory
+  int32_t* kept;      // [kListSlots] in shared memory: the first places, which all blocks fill
+  int32_t* own;       // [32] of this warp: the others, where it ranks alone
   uint32_t barrier;   // that of the exchange
-  Begin begin;
-  Ranked ranked;
+  Begin begin;        // places -> whether this warp has begun
+  Start start;        // places
 
   __device__ __forceinline__ void sure(int place, int page) const {
     const uint32_t at = ptx::shared_address(kept + place);
@@ -45,11 +44,28 @@ struct EarlyOut {
     for (int to = 0; to < kCluster; ++to)
       ptx::store_async(ptx::map_to_rank(at, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
   }
-  __device__ __forceinline__ void won(int place, int page) const { kept[place] = page; }
-  __device__ __forceinline__ void operator()(int position, int page) const { pages[position] = page; }
+  __device__ __forceinline__ void won(int rank, int page) const { own[rank] = page; }
 };
 
 }  // namespace select
+
+namespace attend {
+
+// A batch whose pages come from anywhere: page_of(slot).
+template <int PAGE>
+struct EarlyBatch : Batch<PAGE> {
+  template <class PageOf>
+  __device__ __forceinline__ void read(int first, int last, int slots, PageOf page_of) {
+    using U = Units<PAGE>;
+    const int lane = threadIdx.x % 32;
+    const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
+    this->slot = (first / U::kTilesPerBatch * 32 + lane) / U::kPerPage;
+    this->page = -1;
+    if (tile >= first && tile < last && this->slot < slots) this->page = page_of(this->slot);
+  }
+};
+
+}  // namespace attend
 
 // Parameters as page_select_cluster's and page_attend_list's. A block computes all heads of its list, a warp 8 * kColumns of them: where
 // there are more, each half of the warps has its own, and reads keys and values for itself.
@@ -68,11 +84,12 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
   constexpr int kThreads = 32 * kWarps;
   static_assert(4 * kAhead * HEADS * kThreads <= kWarps * S::kRingBytes, "scores on their way lie where keys and values will");
-  extern __shared__ __align__(128) uint8_t memory[];  // [4 * kBufferWords] of selection, [kWarps][kRingBytes]
+  // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int32 [kListSlots], int32 [kWarps][32]
+  extern __shared__ __align__(128) uint8_t memory[];
   uint8_t* const rings = memory + 4 * kBufferWords;
+  int32_t* const kept = reinterpret_cast<int32_t*>(rings + kWarps * S::kRingBytes);
   __shared__ float2 stats[kWarps][S::kTileHeads];     // peak and sum of each warp
   __shared__ Received received;
-  __shared__ int32_t kept[select::kListSlots];
   __shared__ __align__(8) uint64_t landed, listed;
   const PageAttendArgs& args = all.attend;
   const KvCache& cache = args.cache;
@@ -112,44 +129,46 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, rings + warp * S::kRingBytes);
+  State<HEAD_DIM, kColumns, T> state;
+  int places = slots;             // of `pages`; the others are `own`
+  int32_t* const own = kept + select::kListSlots + 32 * warp;
   const auto start = [&](int from) {
-    Batch<PAGE> batch;
-    batch.read(units.pages, from, to, slots);
+    EarlyBatch<PAGE> batch;
+    batch.read(from, to, slots, [&](int slot) { return slot < places ? units.pages[slot] : own[slot - places]; });
     batch.look_up(units, from);
     ring.start(units, from, to);
   };
-  bool started = false;
-  const uint32_t listed_at = ptx::shared_address(&listed);
-  const auto begin = [&](int places) {  // so many places are filled, or will be by the other blocks
-    if (tid == 0) mbarrier_expect(&listed, 4 * places);
-    if ((PAGE >= kTile ? (to + PAGE / kTile - 1) / (PAGE / kTile) : to * (kTile / PAGE)) <= places) {
-      ptx::wait_cluster_barrier(listed_at, 0);
-      start(first);
-      started = true;
-    }
-  };
-  const auto ranked = [&] {
-    if (started) return;
-    ptx::wait_cluster_barrier(listed_at, 0);
-    start(first);
-    started = true;
-  };
+  const uint32_t listed_at = ptx::shared_address(&listed), landed_at = ptx::shared_address(&landed);
   int32_t* const pages = list_of<kCluster>(all.select);
+  select::Part part;
   bool chosen = false;
   if (slots <= select::kListSlots) {
-    select::EarlyOut<kCluster, decltype(begin), decltype(ranked)> out{pages, kept, listed_at, begin, ranked};
-    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(all.select, reinterpret_cast<float*>(rings), out);
-    if (chosen) write_count<kCluster>(all.select);
+    const auto begin = [&](int filled) {  // so many places are filled, or will be by the other blocks
+      places = filled;
+      if (tid == 0) mbarrier_expect(&listed, 4 * filled);
+      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return false;
+      ptx::wait_cluster_barrier(listed_at, 0);
+      start(first);
+      return true;
+    };
+    const auto late = [&](int filled) {
+      places = filled;
+      ptx::wait_cluster_barrier(listed_at, 0);
+      start(first);
+    };
+    select::EarlyOut<kCluster, decltype(begin), decltype(late)> out{kept, own, listed_at, begin, late};
+    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
+        all.select, reinterpret_cast<float*>(rings), part, out);
   }
   if (!chosen) {
     page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
     ptx::cluster_sync<kCluster>();
-    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list], places = slots;
     start(first);
+    ptx::wait_copies<kStages>();
+    __syncthreads();  // the query is whole, as where selection has met meanwhile
   }
-  ptx::wait_copies<kStages>();
-  __syncthreads();  // the query is whole; the first keys are on their way
-  State<HEAD_DIM, kColumns, T> state;
+  // Keys and values of this warp's tiles, the warps' sums, and what each block finishes of the sums of all.
   state.template begin<S::kQueryRowBytes>(query_tile<Queries>() + half * (8 * kColumns * S::kQueryRowBytes), scale);
   for (int from = first;;) {
     ring.run(state, units, from, to, args.logit_softcap * kLog2E);
@@ -160,8 +179,6 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   }
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
-
-  const uint32_t landed_at = ptx::shared_address(&landed);
   for (int quad = tid; quad < kQuads; quad += kThreads) {
     const int head = quad / kHeadQuads, at = quad % kHeadQuads;
     const int from = head / (8 * kColumns) * kHalfWarps, of_warp = head % (8 * kColumns);
@@ -177,6 +194,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     if (at < kCluster)
       ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), at),
                        make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
+  }
+  if (chosen) {
+    using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
+    select::write_list<kThreads>(*reinterpret_cast<const Memory*>(memory), part, [&](int position, int page) { pages[position] = page; });
+    write_count<kCluster>(all.select);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
   for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {

@@ -257,12 +257,13 @@ __device__ __forceinline__ void page_select_without_masses(const PageSelectArgs&
 }
 
 // Chooses the pages of this cluster's list, the count included. True where `out` had them, false where they were written to memory alone.
-// `stage` has room for kAhead turns of scores.
+// `stage` has room for kAhead turns of scores; massed: masses are used where there are any.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead,
           class Out>
-__device__ __forceinline__ bool page_select_staged(const PageSelectArgs& args, float* stage, Out out) {
+__device__ __forceinline__ bool page_select_staged(const PageSelectArgs& args, float* stage, bool massed, Out out) {
   if constexpr (kThreads <= 512) {  // 64 registers a thread hold neither form beside the other
-    if (select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(args, stage, out)) {
+    select::Part part;
+    if (massed && select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(args, stage, part, out)) {
       write_count<kCluster>(args);
       return true;
     }
@@ -277,15 +278,17 @@ __device__ __forceinline__ bool page_select_in_cluster(const PageSelectArgs& arg
   extern __shared__ __align__(16) uint32_t buffer[];
   constexpr int kLeft = (kBufferWords - HEADS * kThreads) / 4 * 4;
   return page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kLeft, kDependent, kPages, 1>(
-      args, reinterpret_cast<float*>(buffer + kLeft), out);
+      args, reinterpret_cast<float*>(buffer + kLeft), true, out);
 }
 
-// Dynamic shared memory: kBufferWords, and kAhead turns of scores.
+// Dynamic shared memory: kBufferWords, and kAhead turns of scores. Short rows are summed here all the same: what a thread has of them is in
+// its registers, and one exchange costs no more than to read the parts of the masses.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
   extern __shared__ __align__(16) uint32_t buffer[];
+  constexpr int kShortRow = kCluster * kThreads * (kPages < 16 / HEADS ? kPages : 16 / HEADS);
   page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
-      args, reinterpret_cast<float*>(buffer + kBufferWords), ListOut{list_of<kCluster>(args)});
+      args, reinterpret_cast<float*>(buffer + kBufferWords), args.max_pages > kShortRow, ListOut{list_of<kCluster>(args)});
 }
 
 }  // namespace kvloom

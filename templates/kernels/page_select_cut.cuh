@@ -272,11 +272,79 @@ __device__ __forceinline__ int bits_before(int words, Word word_of) {
   return __reduce_add_sync(reduce::kFullWarp, before) + __popc(word_of(words) & ((1u << lane) - 1));
 }
 
-// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages reach it sooner too, in
-// places of an order of their own: out.sure(place, page) has those of this block that no ranking decides, then out.begin(places) follows
-// in every thread; out.won(place, page) has the others of all blocks, then out.ranked() follows in every thread. Values of pages that compete are in sm.histogram
-// by share_bin, those of this thread's first kFirst pages in `first`, of the others (kOthers) in its column of `values`, [turns][kThreads];
-// 0 where a page does not compete. False, with nothing written, where too many pages lie in one bin or shares of 0 would be taken.
+// Ranks the candidates of the cut, four lanes of the block each: won(rank, page) takes those that are among the best `left`, and what lies
+// in this block's part or below it is noted. All warps, which do not meet here.
+template <int kThreads, class Memory, class Won>
+__device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, const Cut& cut, Won won) {
+  const int tid = threadIdx.x, lane = tid % 32;
+  for (int from = 0; from < cut.in_bin; from += kThreads / 4) {
+    const int i = from + tid / 4;
+    const bool live = i < cut.in_bin;
+    if (!__any_sync(reduce::kFullWarp, live)) break;
+    const uint2 mine = live ? sm.candidates[i] : make_uint2(0, 0);
+    const int page = mine.y;
+    int better = 0;
+#pragma unroll 4
+    for (int j = tid % 4; j < cut.in_bin; j += 4) {
+      const uint2 other = sm.candidates[j];
+      better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+    }
+    better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
+    better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
+    const bool wins = live && tid % 4 == 0 && better < cut.left;
+    if (wins) won(better, page);
+    if (wins && page >= part.begin && page < part.end) atomicOr(&sm.won[(page - part.begin) / 32], 1u << (page - part.begin) % 32);
+    const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < part.begin);
+    if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
+  }
+}
+
+// The same by one warp alone, of at most 32 candidates: a lane each. notes: this warp is the one that notes for the block.
+template <class Memory, class Won>
+__device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const Cut& cut, bool notes, Won won) {
+  const int lane = threadIdx.x % 32;
+  const bool live = lane < cut.in_bin;
+  const uint2 mine = live ? sm.candidates[lane] : make_uint2(0, 0);
+  const int page = mine.y;
+  int better = 0;
+#pragma unroll 4
+  for (int j = 0; j < cut.in_bin; ++j) {
+    const uint2 other = sm.candidates[j];
+    better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+  }
+  const bool wins = live && better < cut.left;
+  if (wins) won(better, page);
+  if (notes) {
+    if (wins && page >= part.begin && page < part.end) atomicOr(&sm.won[(page - part.begin) / 32], 1u << (page - part.begin) % 32);
+    const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < part.begin);
+    if (lane == 0) sm.before += __popc(lower);
+  }
+  __syncwarp();
+}
+
+// Writes the pages of this block, chosen and ranked, behind a barrier of the block: out(position, page), in order.
+template <int kThreads, class Memory, class Out>
+__device__ __forceinline__ void write_list(const Memory& sm, const Part& part, const Out& out) {
+  constexpr int kWarps = kThreads / 32;
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+#pragma unroll 1
+  for (int i = 0; i < part.turns; ++i) {
+    const auto word_of = [&](int w) { return sm.taken[w] | sm.won[w]; };
+    const uint32_t word = word_of(i * kWarps + warp);
+    if (word == 0) continue;
+    const int position = sm.before + bits_before(i * kWarps + warp, word_of);
+    if (word >> lane & 1) out(position, part.begin + i * kThreads + tid);
+  }
+}
+
+// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are used before that, in
+// places of an order of their own. out.sure(place, page) has those of this block that no ranking decides; they fill the first places.
+// out.begin(places) follows in every thread, and is true in warps that need no others. Those that do have out.won(rank, page), of all
+// blocks, for the places behind, then out.start(places): by a ranking of the warp's own, where few are ranked, or by one of the block, whose warps meet, with all
+// places filled. The caller meets and writes the list. Values
+// of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others (kOthers) in
+// its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many pages lie in one
+// bin or shares of 0 would be taken.
 template <int HEADS, int kThreads, int kCluster, int kFirst, bool kOthers, bool kCalls, class Memory, class Out>
 __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float (&first)[max_of(kFirst, 1)], float* values, Out& out) {
   constexpr int kWarps = kThreads / 32;
@@ -348,44 +416,26 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
       if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid);
     }
-    out.begin(places);
-  }
-  if (!whole) {
-    ptx::wait_cluster_barrier(candidates_in, 0);
-    // Four lanes a candidate count those that rank above it.
-    for (int from = 0; from < cut.in_bin; from += kThreads / 4) {
-      const int i = from + tid / 4;
-      const bool live = i < cut.in_bin;
-      if (!__any_sync(reduce::kFullWarp, live)) break;
-      const uint2 mine = live ? sm.candidates[i] : make_uint2(0, 0);
-      const int page = mine.y;
-      int better = 0;
-#pragma unroll 4
-      for (int j = tid % 4; j < cut.in_bin; j += 4) {
-        const uint2 other = sm.candidates[j];
-        better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+    const bool begun = out.begin(places);
+    if (whole || cut.in_bin <= 32) {
+      if (!whole && (!begun || warp == 0)) {
+        ptx::wait_cluster_barrier(candidates_in, 0);
+        rank_alone(sm, part, cut, warp == 0, [&](int rank, int page) { out.won(rank, page); });
       }
-      better += __shfl_xor_sync(reduce::kFullWarp, better, 1);
-      better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
-      const bool wins = live && tid % 4 == 0 && better < cut.left;
-      if constexpr (Out::kEarly) {
-        if (wins) out.won(places + better, page);
-      }
-      if (wins && page >= begin && page < end) atomicOr(&sm.won[(page - begin) / 32], 1u << (page - begin) % 32);
-      const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < begin);
-      if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
+      if (!begun) out.start(places);
+    } else {
+      ptx::wait_cluster_barrier(candidates_in, 0);
+      rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = page; });
+      __syncthreads();
+      if (!begun) out.start(part.pages_wanted);
     }
+    return true;  // the list is yet to be written, behind a barrier of the block
+  } else if (!whole) {
+    ptx::wait_cluster_barrier(candidates_in, 0);
+    rank_candidates<kThreads>(sm, part, cut, [](int, int) {});
+    __syncthreads();
   }
-  __syncthreads();
-  if constexpr (Out::kEarly) out.ranked();
-#pragma unroll 1
-  for (int i = 0; i < part.turns; ++i) {
-    const auto word_of = [&](int w) { return sm.taken[w] | sm.won[w]; };
-    const uint32_t word = word_of(i * kWarps + warp);
-    if (word == 0) continue;
-    const int position = sm.before + bits_before(i * kWarps + warp, word_of);
-    if (word >> lane & 1) out(position, begin + i * kThreads + tid);
-  }
+  if constexpr (!Out::kEarly) write_list<kThreads>(sm, part, out);
   return true;
 }
 

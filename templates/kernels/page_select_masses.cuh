@@ -96,10 +96,10 @@ struct Incoming {
 
 }  // namespace select
 
-// Selection from page_score's masses: true where it has chosen, which it cannot without masses.
+// Selection from page_score's masses: true where it has chosen, which it cannot without masses. `part` becomes this block's part.
 // kAhead turns of scores are on their way at once; `stage` has room for them.
 template <int PAGE, int HEADS, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead, class Out>
-__device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, float* stage, Out& out) {
+__device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, float* stage, select::Part& part, Out& out) {
   using namespace select;
   if (args.masses == nullptr || args.batch != 1) return false;
   constexpr bool kCalls = kThreads <= 512 && kCluster <= 8;
@@ -115,7 +115,7 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
   constexpr int kRows = min_of(kRoom, kPages + kMostExtra / kThreads);
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-  Part part{static_cast<int>(ptx::cluster_rank<kCluster>()), 0, 0, 0, 0, 0, 0, 0, &barriers[0], &barriers[1], &barriers[2]};
+  part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
   if (tid == 0) prepare_choice<kCluster>(sm, part);
   ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
   if (tid < kShareBins) sm.histogram[tid] = 0;

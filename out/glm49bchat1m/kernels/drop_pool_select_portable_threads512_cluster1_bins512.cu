@@ -10,8 +10,8 @@ drop_pool_select(const __grid_constant__ kvloom::DropSelectArgs args) {
       , 11  // WIDTH
       , 512  // kThreads
       , 1  // kCluster
-      , 16384  // kBufferWords
-      , 76496  // kSharedBytes
+      , 8192  // kBufferWords
+      , 76560  // kSharedBytes
       , false  // kDependent
   >(args);
 }
