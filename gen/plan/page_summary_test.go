@@ -66,3 +66,31 @@ func TestSummaryGrid(t *testing.T) {
 		}
 	}
 }
+
+// TestStepGrid: launches of a page a request have blocks along z, by which the kernel knows a decode step; all others have one.
+func TestStepGrid(t *testing.T) {
+	for _, tt := range []struct {
+		name                    string
+		kvHeads, bits, newPages int
+		want                    int64
+		why                     string
+	}{
+		{"a decode step", 8, 4, 1, 4, "two pages a block of four warps"},
+		{"two pages a request", 8, 4, 2, 1, "no step: four pages a warp"},
+		{"a prompt", 8, 4, 8192, 1, "no step"},
+		{"two heads", 2, 4, 1, 2, "a page a block, for one block would look like a prompt's"},
+		{"one head", 1, 4, 1, 1, "built as a prompt is"},
+		{"16 bits", 8, 16, 1, 1, "the quick basis loses too much where spectra are flat"},
+	} {
+		s := summarySpec(128, 16, 4, tt.bits)
+		s.Attention.KVHeads = tt.kvHeads
+		c, _ := planPageSummary(s, Targets["sm_90a"]).DefaultOf(Hopper)
+		p := launch.Problem{NewPages: int64(tt.newPages), KVHeads: int64(tt.kvHeads), Batch: 64}
+		if got := c.Geometry.Grid[2].Value(p); got != tt.want {
+			t.Errorf("%s (%s): %d blocks along z, want %d", tt.name, tt.why, got, tt.want)
+		}
+		if need := int64(4 * 64); tt.want > 1 && c.Geometry.WorkspaceBytes(p) < need {
+			t.Errorf("%s: %d B of workspace, want a counter a request", tt.name, c.Geometry.WorkspaceBytes(p))
+		}
+	}
+}
