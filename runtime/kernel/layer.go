@@ -20,9 +20,9 @@ type LayerArgs struct {
 	Attend PageAttendArgs
 }
 
-// DecodeLayer enqueues score, select and attend of one layer, the last two in one launch where there is a kernel for it and all of its
-// blocks run at once; of a model that reranks, rerank between the last two, or both in one launch where the set Attends. It does what PageScore, PageSelect and PageAttend do one after the other,
-// sooner: each kernel starts while the one before it still runs, and waits for its results (programmatic dependent launch; of older
+// DecodeLayer enqueues score, select and attend of one layer, the last two in one launch where there is a kernel for it, all of its blocks
+// run at once, and masses stand beside the scores; of a model that reranks, rerank between the last two, or both in one launch where the
+// set Attends. It does what PageScore, PageSelect and PageAttend do one after the other, sooner: each kernel starts while the one before it still runs, and waits for its results (programmatic dependent launch; of older
 // GPUs and portable forms, ordinary edges).
 //
 // So whatever other work on the GPU writes (lengths, block table, query, keys and values) must be written by work that ended before
@@ -39,7 +39,8 @@ func (s *Set) DecodeLayer(st device.Stream, a *LayerArgs, w Workload) error {
 		return err
 	}
 	if a.Rerank == nil {
-		if index := s.together(selectAttendWork, sel, w); index >= 0 {
+		// Without masses, pages are known when all are ranked: too late for one launch to gain.
+		if index := s.together(selectAttendWork, sel, w); index >= 0 && a.Select.Masses != 0 && a.Select.Batch == 1 {
 			return s.selectAttend(st, a, sel, index)
 		}
 	} else if index := s.together(selectRerankAttendWork, sel, w); index >= 0 {

@@ -26,12 +26,13 @@ func TestDecodeLayerTogether(t *testing.T) {
 	for _, tc := range []struct {
 		name, reason   string
 		cluster, batch int32
+		masses         device.Ptr
 		want           []uint32 // blocks of each launch, the first extent
 	}{
-		{"one request", "8 clusters of 8", 8, 1, []uint32{12 * 132, 64}},
-		{"two requests", "128 blocks on 132 SMs", 8, 2, []uint32{12 * 132, 64}},
-		{"three requests", "clusters would take turns", 8, 3, []uint32{12 * 132, 8 * 132, 8 * 132}},
-		{"wide clusters", "of 16 blocks, seven run at once", 16, 1, []uint32{12 * 132, 8 * 132, 8 * 132}},
+		{"one request", "8 clusters of 8", 8, 1, 0x9000, []uint32{12 * 132, 64}},
+		{"two requests", "masses are of one", 8, 2, 0x9000, []uint32{12 * 132, 8 * 132, 8 * 132}},
+		{"no masses", "pages are known when all are ranked", 8, 1, 0, []uint32{12 * 132, 8 * 132, 8 * 132}},
+		{"wide clusters", "of 16 blocks, seven run at once", 16, 1, 0x9000, []uint32{12 * 132, 8 * 132, 8 * 132}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := &fakeDevice{info: h200, all: make([]device.Launch, 0, 4)}
@@ -40,6 +41,7 @@ func TestDecodeLayerTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := layerArgs()
+			a.Score.Masses, a.Select.Masses = tc.masses, tc.masses
 			for _, batch := range []*int32{&a.Score.Cache.Batch, &a.Select.Batch, &a.Attend.Cache.Batch} {
 				*batch = tc.batch
 			}
