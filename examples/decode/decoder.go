@@ -21,12 +21,12 @@ type decoder struct {
 	stream device.Stream
 	cache  *cache
 
-	owned                                              []device.Ptr
-	lens, q, pages, counts, out, lse, denseOut, scores device.Ptr
-	table                                              []int32
-	maxPages                                           int
-	sparse, dense                                      device.Graph
-	path                                               kernel.Path // which of the two a host would serve with
+	owned                                                      []device.Ptr
+	lens, q, pages, counts, out, lse, denseOut, scores, masses device.Ptr
+	table                                                      []int32
+	maxPages                                                   int
+	sparse, dense                                              device.Graph
+	path                                                       kernel.Path // which of the two a host would serve with
 }
 
 // newDecoder opens the device and the bundle, uploads the cache, builds its summaries and captures both graphs.
@@ -86,7 +86,8 @@ func (d *decoder) prepare() error {
 	}
 	heads := int64(c.queryHeads * c.dim)
 	if err := d.buffers(
-		buffer{&d.q, heads * 2}, buffer{&d.scores, int64(c.queryHeads*d.maxPages) * 4}, buffer{&d.pages, int64(lists*m.Slots) * 4},
+		buffer{&d.q, heads * 2}, buffer{&d.scores, int64(c.queryHeads*d.maxPages) * 4},
+		buffer{&d.masses, kernel.MassesBytes(c.queryHeads)}, buffer{&d.pages, int64(lists*m.Slots) * 4},
 		buffer{&d.counts, int64(lists) * 4}, buffer{&d.out, heads * 2}, buffer{&d.denseOut, heads * 2}, buffer{&d.lse, int64(c.queryHeads) * 4}); err != nil {
 		return err
 	}
@@ -159,12 +160,12 @@ func (d *decoder) launchSparse(kv kernel.KVCache, summaries device.Ptr, w kernel
 		}
 	}
 	layer := &kernel.LayerArgs{}
-	layer.Score = kernel.PageScoreArgs{Cache: kv, Q: d.q, Summaries: summaries, Scores: d.scores, Workspace: ws[0],
+	layer.Score = kernel.PageScoreArgs{Cache: kv, Q: d.q, Summaries: summaries, Scores: d.scores, Masses: d.masses, Workspace: ws[0],
 		QBatchStride: int64(c.queryHeads * c.dim), QHeadStride: int64(c.dim),
 		SummaryBlockStride: int64(c.kvHeads) * bytes, SummaryHeadStride: bytes,
 		ScoreBatchStride: int64(c.queryHeads * d.maxPages), ScoreHeadStride: int64(d.maxPages),
 		SoftmaxScale: float32(m.SoftmaxScale), LogitSoftcap: float32(m.LogitSoftcap)}
-	layer.Select = kernel.PageSelectArgs{Scores: d.scores, SeqLens: d.lens, Pages: d.pages, Counts: d.counts, Workspace: ws[1],
+	layer.Select = kernel.PageSelectArgs{Scores: d.scores, Masses: d.masses, SeqLens: d.lens, Pages: d.pages, Counts: d.counts, Workspace: ws[1],
 		ScoreBatchStride: layer.Score.ScoreBatchStride, ScoreHeadStride: layer.Score.ScoreHeadStride,
 		PagesBatchStride: lists * int64(m.Slots), PagesListStride: int64(m.Slots),
 		Batch: 1, KVHeads: int32(c.kvHeads), MaxPages: int32(d.maxPages), Slots: int32(m.Slots),

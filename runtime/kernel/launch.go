@@ -95,7 +95,8 @@ func (s *Set) launchKernel(st device.Stream, lw *loadedWork, index int, p Proble
 	return s.fns[index].Launch(st, l, args, size)
 }
 
-// WorkspaceBytes is what a launch of the work needs at most for the problem, whatever kernel the lookup picks. Zero it once.
+// WorkspaceBytes is what a launch of the work needs at most for the problem, whatever kernel the lookup picks; of PageSelect, also what
+// DecodeLayer needs where it selects and does more in one launch. Zero it once.
 //
 // A workspace belongs to one stream of launches of one work, kernel and problem: counters lie where the problem puts them. Zero it
 // again, or keep another, when batch, heads, pages, slots or the workload of the lookup change.
@@ -115,6 +116,9 @@ func (s *Set) WorkspaceBytes(work string, p Problem) (int64, error) {
 		n := s.bundle.Kernels[lw.Default].Geometry.WorkspaceBytes(p)
 		for _, pt := range lw.Points {
 			n = max(n, s.bundle.Kernels[pt.Kernel].Geometry.WorkspaceBytes(p))
+		}
+		if work == PageSelect {
+			n = max(n, s.togetherBytes(p))
 		}
 		return n, nil
 	}

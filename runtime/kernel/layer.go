@@ -108,18 +108,11 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 	return c.result()
 }
 
-// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order; select's also serves PageSelectAttend and
-// PageSelectRerankAttend.
+// LayerWorkspaceBytes is WorkspaceBytes of the three works of a layer, in launch order.
 func (s *Set) LayerWorkspaceBytes(p Problem) (bytes [3]int64, err error) {
 	for i, work := range [3]string{PageScore, PageSelect, PageAttend} {
 		n, workErr := s.WorkspaceBytes(work, p)
 		bytes[i], err = n, errors.Join(err, workErr)
-	}
-	for work, name := range map[workID]string{selectAttendWork: PageSelectAttend, selectRerankAttendWork: PageSelectRerankAttend} {
-		if s.works[work] != nil {
-			n, workErr := s.WorkspaceBytes(name, p)
-			bytes[1], err = max(bytes[1], n), errors.Join(err, workErr)
-		}
 	}
 	return bytes, err
 }

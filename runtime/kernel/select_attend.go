@@ -80,3 +80,18 @@ func (s *Set) selectAttend(st device.Stream, a *LayerArgs, p Problem, index int)
 	both.Select, both.Attend = a.Select, a.Attend
 	return s.launchKernel(st, s.works[selectAttendWork], index, p, a.Select.Workspace, unsafe.Pointer(both), unsafe.Sizeof(*both), true)
 }
+
+// togetherBytes is what the kernels need that select and do more in one launch, of a problem with select's slots.
+func (s *Set) togetherBytes(p Problem) (n int64) {
+	for _, id := range []workID{selectAttendWork, selectRerankAttendWork} {
+		lw := s.works[id]
+		if lw == nil || lw.portable {
+			continue
+		}
+		n = max(n, s.bundle.Kernels[lw.Default].Geometry.WorkspaceBytes(p))
+		for _, pt := range lw.Points {
+			n = max(n, s.bundle.Kernels[pt.Kernel].Geometry.WorkspaceBytes(p))
+		}
+	}
+	return n
+}
