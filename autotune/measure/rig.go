@@ -391,9 +391,10 @@ type Step struct {
 	Sets      int
 	workspace device.Ptr
 	launch    func(i int) error
-	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: as a link of a chain,
-	// never alone, where the launch before it is a copy of itself.
+	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: inside a chain, and alone,
+	// where the launch before it is a copy of itself, only where that copy lets nothing start early.
 	dependent *device.Launch
+	early     bool // alone too
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }
@@ -431,14 +432,14 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws
-		if l.Dependent && links(work) {
-			s.dependent, l.Dependent = l, false
+		if l.Dependent {
+			s.dependent, s.early, l.Dependent = l, !links(work), !links(work)
 		}
 	}
 	return s, err
 }
 
-// links reports whether a work is a link of a chain that may start before the one before it has ended.
+// links reports whether a work lets the launch behind it start before it has ended.
 func links(work Work) bool {
 	switch work {
 	case Work(plan.PageScore), Work(plan.PageSelect), Work(plan.PageRerank), Work(plan.PageRerankAttend), Work(plan.PageSelectRerankAttend), Work(plan.PageAttend), Dense, Work(plan.PageSelectAttend),

@@ -131,8 +131,8 @@ func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws dev
 }
 
 // Chain is several works of one layer, one after the other: of decoding, score, select and attend, where the page lists that select
-// wrote are those that attend reads. The first is launched with an ordinary edge behind the layer before; the others of a decoding
-// step may start early (programmatic dependent launch), as runtime/kernel launches them.
+// wrote are those that attend reads. The first is launched with an ordinary edge behind the layer before; the others may start early
+// (programmatic dependent launch), as runtime/kernel launches them.
 func Chain(steps ...*Step) *Step {
 	c := &Step{Work: "chain", launch: func(i int) error {
 		for at, s := range steps {
@@ -159,7 +159,7 @@ func (s *Step) Ordinary() *Step {
 func (s *Step) link(i int, inside bool) error {
 	if s.dependent != nil {
 		s.dependent.Dependent = inside
-		defer func() { s.dependent.Dependent = false }()
+		defer func() { s.dependent.Dependent = s.early }()
 	}
 	return s.launch(i)
 }
