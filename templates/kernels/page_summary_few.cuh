@@ -310,32 +310,30 @@ struct FewPages {
   static __device__ __forceinline__ uint32_t count(const PageSummaryArgs& args, int request) {
     __syncthreads();
     uint32_t before = 0;
-    if (threadIdx.x == 0 && gridDim.x * gridDim.z > 1)
+    if (threadIdx.x == 0)
       asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(args.workspace + request) : "memory");
     return before;
   }
   static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int complete, uint32_t before) {
-    const uint32_t blocks = gridDim.x * gridDim.z;
-    if (threadIdx.x != 0 || before != blocks - 1) return;
-    if (blocks > 1) {
-      __threadfence();  // what is written comes after everyone's count, and so after everyone's reads
-      args.workspace[request] = 0;
-    }
+    if (threadIdx.x != 0 || before != gridDim.z - 1) return;
+    __threadfence();  // what is written comes after everyone's count, and so after everyone's reads
+    args.workspace[request] = 0;
     args.built_lens[request] = complete * 16;
   }
 
-  // The whole launch: blocks of x and z share a request's (page, head) items, y has the requests. Any grid is right.
+  // The whole launch: blocks along z share a request's (page, head) items, y has the requests; others along x have nothing to do.
   static __device__ __forceinline__ void run(const PageSummaryArgs& args, uint8_t* shared) {
     const KvCache& cache = args.cache;
+    int request = blockIdx.y;
+    if (blockIdx.x > 0 || request >= cache.batch) return;
+    int built = args.built_lens[request], complete = complete_pages<16>(cache, request);  // what follows runs while they are on their way
     const int thread = opaque(threadIdx.x), warp = thread / 32, team = warp / kTeam;
     FewPages few{shared + team * kTeam * Build::kWarpBytes, thread % 32, warp % kTeam, team, cache_scale<T>(cache.k_scale)};
     const bool aligned = Build::aligned(cache);
-    const int64_t blocks = static_cast<int64_t>(gridDim.x) * gridDim.z, first = blockIdx.z * static_cast<int64_t>(gridDim.x) + blockIdx.x + team * blocks;
-    const int own = static_cast<int>(min(first, int64_t{1} << 30)), step = static_cast<int>(min(blocks * kTeams, int64_t{1} << 30));
+    const int own = blockIdx.z + team * gridDim.z, step = kTeams * gridDim.z;
 #pragma unroll 1
-    for (int request = blockIdx.y; request < cache.batch; request += gridDim.y) {
-      const int built = args.built_lens[request], complete = complete_pages<16>(cache, request);
-      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;  // while the lengths are on their way
+    for (;;) {
+      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
       const int begin = max(built, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
       bool counted = built == complete * 16;
 #pragma unroll 1
@@ -343,11 +341,13 @@ struct FewPages {
         int of_record = -1, block = -1;
         if (item < items) {
           const int64_t at = request * cache.table_stride + begin + page;
-          of_record = block = cache.block_table[at];
-          if (cache.row_table != nullptr && of_record >= 0) block = cache.row_table[at];  // a KIVI cache has keys elsewhere
+          of_record = cache.block_table[at];
         }
         uint32_t before = 0;
         if (!counted) before = count(args, request);
+        block = of_record;
+        if (cache.row_table != nullptr && of_record >= 0)  // a KIVI cache has keys elsewhere
+          block = cache.row_table[request * cache.table_stride + begin + page];
         few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once
         if (block >= 0) few.fetch(cache, block * cache.k_block_stride + head * cache.k_head_stride, aligned);
         if (!counted) settle(args, request, complete, before);  // while keys are on their way
@@ -356,6 +356,9 @@ struct FewPages {
         few.meet();  // nobody reads these keys any more
         page = (item + step) / cache.kv_heads, head = item + step - page * cache.kv_heads;
       }
+      request += gridDim.y;
+      if (request >= cache.batch) return;
+      built = args.built_lens[request], complete = complete_pages<16>(cache, request);
     }
   }
 };
