@@ -62,16 +62,14 @@ const kiviAttend = "kvloom::page_attend_kivi"
 type kiviShape struct {
 	form                  Form
 	warps, stages, blocks int
-	bulk                  bool // records come by bulk copies
 }
 
-// kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: more warps an SM
-// pay, as long as their registers fit.
+// kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: 16 warps an SM are
+// wanted, and in two blocks of 8 they are on every SM.
 var kiviShapes = []kiviShape{
-	{Hopper, 16, 2, 1, false}, {Hopper, 16, 3, 1, false}, {Hopper, 12, 3, 1, false}, {Hopper, 8, 3, 2, false}, {Hopper, 8, 3, 1, false}, {Hopper, 4, 4, 1, false},
-	{Hopper, 16, 2, 1, true}, {Hopper, 16, 3, 1, true}, {Hopper, 12, 3, 1, true}, {Hopper, 12, 4, 1, true}, {Hopper, 8, 4, 2, true},
-	{Portable, 8, 2, 2, false}, {Portable, 16, 2, 1, false}, {Portable, 8, 3, 2, false}, {Portable, 8, 3, 1, false}, {Portable, 8, 2, 1, false},
-	{Portable, 4, 3, 1, false}, {Portable, 4, 2, 1, false}, {Portable, 2, 2, 1, false},
+	{Hopper, 8, 2, 2}, {Hopper, 16, 2, 1}, {Hopper, 16, 3, 1}, {Hopper, 12, 3, 1}, {Hopper, 8, 3, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 4, 1},
+	{Portable, 8, 2, 2}, {Portable, 16, 2, 1}, {Portable, 8, 3, 2}, {Portable, 8, 3, 1}, {Portable, 8, 2, 1},
+	{Portable, 4, 3, 1}, {Portable, 4, 2, 1}, {Portable, 2, 2, 1},
 }
 
 // rowType is the element of a cache's rows, as page_attend is instantiated for it.
@@ -94,11 +92,6 @@ func planKiviAttend(s *specs.Spec, t Target) FamilyPlan {
 		c.Header, c.Kernel, c.MinBlocks = "kernels/page_attend_kivi.cuh", kiviAttend, shape.blocks
 		z := newAttendSizes(s, shape.stages, 0)
 		shared := c.Geometry.DynamicShared + 8*shape.warps*z.tileHeads + z.queryBytes + 32
-		if shape.bulk {
-			c.Params = append(c.Params, Param{"bulk", 1})
-			c.Header, c.Kernel = "kernels/page_attend_kivi_bulk.cuh", "kvloom::page_attend_kivi_bulk"
-			shared += 64 * shape.warps // barriers
-		}
 		limit, who := t.SharedPerBlock, t.Arch
 		if shape.form == Portable {
 			limit, who = portableShared, "a portable kernel"

@@ -419,29 +419,12 @@ __device__ __forceinline__ void copy_tile(const KvCache& cache, int kv_head, int
   }
 }
 
-// A warp's stages, filled by cp.async of every lane.
-template <class S>
-struct KiviLanes {
-  static constexpr bool kAhead = true;  // a tile is asked for before the oldest is waited for
+template <typename T>
+struct KiviCopies;
 
-  __device__ __forceinline__ explicit KiviLanes(const KvCache&, int) {}
-  template <int PAGE>
-  __device__ __forceinline__ void start(const KiviUnits<PAGE>& units, int block, int part, uint8_t* stage, int) {
-    copy_tile<typename S::Record>(*units.cache, units.kv_head, block, part, ptx::shared_address(stage));
-  }
-  __device__ __forceinline__ void commit() { ptx::commit_copies(); }
-  template <int kStages>
-  __device__ __forceinline__ void wait_any() {
-    ptx::wait_copies<kStages - 1>();
-    __syncwarp();
-  }
-  __device__ __forceinline__ void wait(int) {}
-  __device__ __forceinline__ void end() { ptx::wait_copies<0>(); }
-};
-
-// How the streaming kernel reads. Stages: KiviLanes, or KiviBulk of page_attend_kivi_bulk.cuh.
-template <int BITS, bool FEW, template <class> class Stages>
-struct KiviStream {
+// How the streaming kernel reads.
+template <int BITS, bool FEW>
+struct KiviCopies<KiviRow<BITS, FEW>> {
   using Tile = KiviRow<BITS, FEW>;
   template <int HEAD_DIM, int PAGE, int HEADS, int kWarps, int kStages, int kColumns>
   using Sizes = KiviShape<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kColumns, BITS>;
@@ -454,7 +437,6 @@ struct KiviStream {
     using U = KiviUnits<PAGE>;
     using R = typename S::Record;
     const int lane = threadIdx.x % 32;
-    Stages<S> stages(*units.cache, units.kv_head);
     int next = first;             // tile to issue
     int into = 0, from = 0;       // stages
     uint32_t flight = 0;          // a byte a tile in flight, the oldest lowest: its tokens, 0x80 where they are rows
@@ -471,7 +453,7 @@ struct KiviStream {
       if (next < last) {
         const int tokens = __shfl_sync(kAll, units.tokens, next % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, next % U::kTilesPerBatch);
         what = tokens < 0 ? 0x80 - tokens : tokens;
-        if (tokens > 0) stages.start(units, block, next % U::kPerPage, ring + into * S::kStageBytes, into);
+        if (tokens > 0) copy_tile<R>(*units.cache, units.kv_head, block, next % U::kPerPage, ptx::shared_address(ring) + into * S::kStageBytes);
         if (tokens < 0) rows_block = block;
         into = into + 1 == kStages ? 0 : into + 1;
         if (++next % U::kTilesPerBatch == 0) {
@@ -479,43 +461,36 @@ struct KiviStream {
           load_ahead(next / U::kTilesPerBatch + 1);
         }
       }
-      stages.commit();
+      ptx::commit_copies();
       return what;
     };
-    constexpr int kFirst = Stages<S>::kAhead ? kStages - 1 : kStages;
 #pragma unroll
-    for (int i = 0; i < kFirst; ++i) flight |= issue_next() << 8 * i;
-    ptx::wait_copies<Stages<S>::kAhead ? kFirst : 0>();  // the query's, which were the first
+    for (int i = 0; i < kStages - 1; ++i) flight |= issue_next() << 8 * i;
+    ptx::wait_copies<kStages - 1>();
     __syncthreads();
     state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
 #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
-      if (Stages<S>::kAhead) flight |= issue_next() << 8 * (kStages - 1);
-      stages.template wait_any<kStages>();
+      flight |= issue_next() << 8 * (kStages - 1);
+      ptx::wait_copies<kStages - 1>();
+      __syncwarp();
       const int what = static_cast<int>(flight & 0xff);
       if (what >= 0x80) {
         const int64_t in_page = tile % U::kPerPage * U::kTokens;
         state.template add_rows<SOFTCAP>(&k.base->bits + rows_block * k.block_stride + in_page * k.token_stride, k.token_stride,
                                          &v.base->bits + rows_block * v.block_stride + in_page * v.token_stride, v.token_stride, what - 0x80, cap);
       } else if (what > 0) {
-        stages.wait(from);
         state.template add_codes<SOFTCAP, R>(ring + from * S::kStageBytes, cap);
       }
       flight >>= 8;
       from = from + 1 == kStages ? 0 : from + 1;
       __syncwarp();  // every lane has read the stage that the next copies overwrite
-      if (!Stages<S>::kAhead) flight |= issue_next() << 8 * (kStages - 1);
     }
-    stages.end();
+    ptx::wait_copies<0>();
     state.end();
     __syncwarp();
   }
 };
-
-template <typename T>
-struct KiviCopies;
-template <int BITS, bool FEW>
-struct KiviCopies<KiviRow<BITS, FEW>> : KiviStream<BITS, FEW, KiviLanes> {};
 
 }  // namespace attend
 
