@@ -76,8 +76,8 @@ func sizeForSteps(c *Candidate, s *specs.Spec, choice summaryParams) {
 		pages /= 2
 	}
 	pages = max(min(pages, s.Attention.KVHeads/2), 1) // one block along z is a prompt's
-	c.Geometry.Grid[2] = launch.Extent{Of: []launch.Quantity{launch.StepHeads}, Times: 1, Per: int64(pages)}
-	c.Geometry.Workspace = []launch.Extent{{Of: []launch.Quantity{launch.Batch}, Times: 4, Per: 1}} // a request's finished blocks
+	// The blocks of a request are counted in the low bits of built_lens.
+	c.Geometry.Grid[2] = launch.Extent{Of: []launch.Quantity{launch.StepHeads}, Times: 1, Per: int64(pages), AtMost: 16}
 }
 
 // tridiagonalChoices: the default has the most warps an SM, of those blocks of four. Each number of warps comes with two numbers of

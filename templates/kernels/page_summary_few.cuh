@@ -21,7 +21,7 @@ struct FewPages {
   using Layout = Record<HEAD_DIM, 16, RANK, BITS>;
   using Rows = PageRows<HEAD_DIM>;
   using Exact = ExactPage<HEAD_DIM, RANK, BITS, T>;
-  using Power = Power16<RANK, 1>;
+  using Power = Power16<RANK>;
   static constexpr int kTeam = kNumWarps % 2 == 0 ? 2 : 1, kTeams = kNumWarps / kTeam;
   static constexpr int kSteps = HEAD_DIM / 16, kOwn = (kSteps + kTeam - 1) / kTeam;  // of 16 dims; a warp's, the last of which may not exist
   static constexpr int kTiles = 2 * kOwn;                                            // of 8 dims, a warp's
@@ -116,8 +116,8 @@ struct FewPages {
   __device__ __forceinline__ Power power() const {
     Power power;
     power.lane = lane;
-    power.work[0] = reinterpret_cast<float*>(own(role));
-    power.kept[0] = reinterpret_cast<float*>(own(role) + kKept);
+    power.work = reinterpret_cast<float*>(own(role));
+    power.kept = reinterpret_cast<float*>(own(role) + kKept);
     return power;
   }
 
@@ -130,8 +130,8 @@ struct FewPages {
     float2 e = centre(m);
     Power power;
     power.lane = lane;
-    power.work[0] = reinterpret_cast<float*>(own(role));
-    power.kept[0] = reinterpret_cast<float*>(own(role) + kKept);
+    power.work = reinterpret_cast<float*>(own(role));
+    power.kept = reinterpret_cast<float*>(own(role) + kKept);
     const Exact exact{page, opaque(lane), key_scale};
     float root = 1.f, up = key_scale;
     const bool careful = !Build::plain(e.x, e.y);
@@ -139,7 +139,7 @@ struct FewPages {
       float* shared = tops(0);
       if (role == 0) {
         const PageScale scale = exact.power();
-        shared[0] = exact.gram(power.work[0], scale), shared[1] = scale.up;
+        shared[0] = exact.gram(power.work, scale), shared[1] = scale.up;
       }
       meet();
       root = shared[0], up = shared[1];
@@ -147,10 +147,10 @@ struct FewPages {
       meet();
       e = centre(m);
     }
-    power.run({m}, {e.x - e.y});
+    power.run(m, e.x - e.y);
     float over[RANK];
 #pragma unroll
-    for (int j = 0; j < RANK; j++) over[j] = power.energy[0][j] > 0.f ? rsqrt_approx(power.energy[0][j]) : 0.f;
+    for (int j = 0; j < RANK; j++) over[j] = power.energy[j] > 0.f ? rsqrt_approx(power.energy[j]) : 0.f;
     leave_vectors(power, over);
     uint8_t* out = args.summaries + record;
     if (!careful) basis(out, over);
@@ -158,9 +158,9 @@ struct FewPages {
     if (__builtin_expect(careful, 0)) {
       if (role != 0) return;
 #pragma unroll
-      for (int j = 0; j < RANK; j++) tops(0)[j] = power.energy[0][j] * over[j] * root;
+      for (int j = 0; j < RANK; j++) tops(0)[j] = power.energy[j] * over[j] * root;
       __syncwarp();
-      exact.template basis<false>(out, power.work[0], tops(0));
+      exact.template basis<false>(out, power.work, tops(0));
       return;
     }
     meet();  // the image is whole
@@ -175,16 +175,16 @@ struct FewPages {
     if constexpr (Build::kTwice) {
 #pragma unroll
       for (int j = 0; j < RANK; j++) {
-        float sum = power.x[0][j];
+        float sum = power.x[j];
 #pragma unroll
         for (int mask = 1; mask < 16; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-        power.x[0][j] -= sum * (1.f / 16);
+        power.x[j] -= sum * (1.f / 16);
       }
     }
     __syncwarp();
     if (lane < 16) {
 #pragma unroll
-      for (int j = 0; j < RANK; j++) power.work[0][vector_place(j, lane)] = over[j] > 0.f ? power.x[0][j] : 0.f;
+      for (int j = 0; j < RANK; j++) power.work[vector_place(j, lane)] = over[j] > 0.f ? power.x[j] : 0.f;
     }
     __syncwarp();
   }
@@ -197,7 +197,7 @@ struct FewPages {
     float c[kPad], top = 0.f;
 #pragma unroll
     for (int j = 0; j < kPad; j++) {
-      c[j] = j < RANK ? power.x[0][j < RANK ? j : 0] * (over[j < RANK ? j : 0] * root) : 0.f;
+      c[j] = j < RANK ? power.x[j < RANK ? j : 0] * (over[j < RANK ? j : 0] * root) : 0.f;
       top = fmaxf(top, fabsf(c[j]));
     }
     const KeyScale key = quick_key_scale<T>(top, up);
@@ -305,60 +305,41 @@ struct FewPages {
     return x[0];
   }
 
-  // A request's built_lens moves, unless it stands right, once all its blocks have read it: each request has a counter, left zero. A block
-  // counts before its keys are asked for, which the count would wait for, and looks at the count after that.
-  static __device__ __forceinline__ uint32_t count(const PageSummaryArgs& args, int request) {
-    __syncthreads();
-    uint32_t before = 0;
-    if (threadIdx.x == 0)
-      asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(args.workspace + request) : "memory");
-    return before;
-  }
-  static __device__ __forceinline__ void settle(const PageSummaryArgs& args, int request, int complete, uint32_t before) {
-    if (threadIdx.x != 0 || before != gridDim.z - 1) return;
-    __threadfence();  // what is written comes after everyone's count, and so after everyone's reads
-    args.workspace[request] = 0;
-    args.built_lens[request] = complete * 16;
-  }
-
-  // The whole launch: blocks along z share a request's (page, head) items, y has the requests; others along x have nothing to do.
+  // The whole launch: up to 16 blocks along z share a request's (page, head) items, y has the requests; others have nothing to do.
+  //
+  // built_lens, a multiple of 16, counts in its low bits the blocks that have read it: reading is counting. The last one moves it. A counter
+  // of its own would have to be fenced from the read, which takes a microsecond, a third of all that is done here.
   static __device__ __forceinline__ void run(const PageSummaryArgs& args, uint8_t* shared) {
+    __shared__ int read;
     const KvCache& cache = args.cache;
-    int request = blockIdx.y;
-    if (blockIdx.x > 0 || request >= cache.batch) return;
-    int built = args.built_lens[request], complete = complete_pages<16>(cache, request);  // what follows runs while they are on their way
+    const int blocks = min(gridDim.z, 16);
+    if (blockIdx.x > 0 || blockIdx.z >= blocks) return;
     const int thread = opaque(threadIdx.x), warp = thread / 32, team = warp / kTeam;
     FewPages few{shared + team * kTeam * Build::kWarpBytes, thread % 32, warp % kTeam, team, cache_scale<T>(cache.k_scale)};
-    const bool aligned = Build::aligned(cache);
-    const int own = blockIdx.z + team * gridDim.z, step = kTeams * gridDim.z;
 #pragma unroll 1
-    for (;;) {
-      int item = own, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
-      const int begin = max(built, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
-      bool counted = built == complete * 16;
+    for (int request = blockIdx.y; request < cache.batch; request += gridDim.y) {
+      if (threadIdx.x == 0) read = atomicAdd(args.built_lens + request, 1);
+      const int complete = complete_pages<16>(cache, request);
+      const bool aligned = Build::aligned(cache);
+      int item = blockIdx.z + team * blocks, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
+      __syncthreads();
+      const int begin = max(read, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
+      if (threadIdx.x == 0 && (read & 15) == blocks - 1) atomicExch(args.built_lens + request, complete * 16);
 #pragma unroll 1
-      for (; item < items || !counted; item += step) {
-        int of_record = -1, block = -1;
-        if (item < items) {
-          const int64_t at = request * cache.table_stride + begin + page;
-          of_record = cache.block_table[at];
-        }
-        uint32_t before = 0;
-        if (!counted) before = count(args, request);
-        block = of_record;
-        if (cache.row_table != nullptr && of_record >= 0)  // a KIVI cache has keys elsewhere
-          block = cache.row_table[request * cache.table_stride + begin + page];
+      for (; item < items; item += kTeams * blocks) {
+        const int64_t at = request * cache.table_stride + begin + page;
+        const int of_record = cache.block_table[at];
+        // A KIVI cache has keys elsewhere.
+        const int block = cache.row_table == nullptr || of_record < 0 ? of_record : cache.row_table[at];
         few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once
-        if (block >= 0) few.fetch(cache, block * cache.k_block_stride + head * cache.k_head_stride, aligned);
-        if (!counted) settle(args, request, complete, before);  // while keys are on their way
-        counted = true;
-        if (block >= 0) few.build(args, of_record * args.summary_block_stride + head * args.summary_head_stride);
+        if (block >= 0) {
+          few.fetch(cache, block * cache.k_block_stride + head * cache.k_head_stride, aligned);
+          few.build(args, of_record * args.summary_block_stride + head * args.summary_head_stride);
+        }
         few.meet();  // nobody reads these keys any more
-        page = (item + step) / cache.kv_heads, head = item + step - page * cache.kv_heads;
+        page = (item + kTeams * blocks) / cache.kv_heads, head = item + kTeams * blocks - page * cache.kv_heads;
       }
-      request += gridDim.y;
-      if (request >= cache.batch) return;
-      built = args.built_lens[request], complete = complete_pages<16>(cache, request);
+      __syncthreads();  // all have seen what was read
     }
   }
 };

@@ -1,5 +1,5 @@
-// Bases of the leading directions of centred Gram matrices of 16 tokens, for the few pages of a decode step: what counts is how long one
-// matrix takes, not how many instructions. A warp works on kPages matrices side by side.
+// A basis of the leading directions of a centred Gram matrix of 16 tokens by one warp, for the few pages of a decode step: what counts is
+// how long one matrix takes, not how many instructions.
 //
 // Squaring by mma takes a matrix to its 16th power, where directions that matter stand out; rows of that are taken by the largest
 // remainder, as Cholesky with pivoting does, down to kNoise of the first, where rounding begins. The columns n found span the leading
@@ -48,7 +48,7 @@ __device__ __forceinline__ Square16 square(const Square16& x) {
   return y;
 }
 
-template <int RANK, int kPages>
+template <int RANK>
 struct Power16 {
   static_assert(RANK >= 1 && RANK <= 8, "a lane holds an element of each column");
   static constexpr int kPad = RANK > 4 ? 8 : RANK > 2 ? 4 : RANK;
@@ -59,12 +59,12 @@ struct Power16 {
   static constexpr int kMatrixBytes = 16 * kStride * 4, kColumnBytes = 8 * 16 * 4;
   static constexpr int kBytes = kMatrixBytes + kColumnBytes;  // of `kept`
 
-  // Of each page. work: room for a matrix. kept: the matrix and the columns, f32 [8][16].
-  float *work[kPages], *kept[kPages];
+  float* work;  // room for a matrix, in shared memory
+  float* kept;  // the matrix and the columns, f32 [8][16]
   int lane;
 
   // After run: lanes 0 to 15 hold element lane of u, lanes 16 to 31 token lane - 16 of C before the division by sigma = sqrt(energy).
-  float x[kPages][RANK], energy[kPages][RANK];  // energy is 0 for no such direction, the same in all lanes
+  float x[RANK], energy[RANK];  // energy is 0 for no such direction, the same in all lanes
 
   __device__ __forceinline__ void store(float* to, const Square16& m) const {
     to += lane / 4 * kStride + 2 * (lane % 4);
@@ -95,132 +95,93 @@ struct Power16 {
   }
 
   // gram: centred; trace: 0 for a page that is not wanted.
-  __device__ __forceinline__ void run(const Square16 (&gram)[kPages], const float (&trace)[kPages]) {
-    float n[kPages][RANK];  // element lane % 16 of each column, the largest 1
-    int found[kPages];      // columns so far; RANK also where nothing is left
-    Square16 m[kPages];
-    float inverse[kPages];
+  __device__ __forceinline__ void run(const Square16& gram, float trace) {
+    float n[RANK];  // element lane % 16 of each column, the largest 1
+    int found = 0;  // columns so far
+    Square16 m = gram;
+    float inverse = trace > 0.f ? rcp_approx(trace) : 0.f;
+    store(kept, gram);
 #pragma unroll
-    for (int q = 0; q < kPages; q++) {
-      store(kept[q], gram[q]);
-      m[q] = gram[q];
-      inverse[q] = trace[q] > 0.f ? rcp_approx(trace[q]) : 0.f;
-      found[q] = 0;
-#pragma unroll
-      for (int j = 0; j < RANK; j++) n[q][j] = 0.f;
-    }
+    for (int j = 0; j < RANK; j++) n[j] = 0.f;
 #pragma unroll 1
     for (int round = 0;; round++) {
 #pragma unroll
-      for (int q = 0; q < kPages; q++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) m[q].left[i] *= inverse[q], m[q].right[i] *= inverse[q];
-      }
+      for (int i = 0; i < 4; i++) m.left[i] *= inverse, m.right[i] *= inverse;
 #pragma unroll 1
-      for (int s = 0; s < kSquarings; s++) {
-#pragma unroll
-        for (int q = 0; q < kPages; q++) m[q] = square(m[q]);
-      }
-#pragma unroll
-      for (int q = 0; q < kPages; q++) store(work[q], m[q]);
+      for (int s = 0; s < kSquarings; s++) m = square(m);
+      store(work, m);
       __syncwarp();
       pivots(n, found);
       products(n);
-      bool more = false;
-#pragma unroll
-      for (int q = 0; q < kPages; q++) {
-        if (RANK > 4) __syncwarp();  // one after the other: two such triangles side by side are more than the registers
-        int now = triangular(q, n[q]);
-        if (__builtin_expect(round > 0, 0)) now = cut(q, n[q], now);
-        if (now == found[q]) found[q] = RANK;  // what is left is rounding
-        if (found[q] < RANK) found[q] = now;
-        more |= found[q] < RANK;
-      }
-      if (__builtin_expect(!more, 1)) return;
-#pragma unroll
-      for (int q = 0; q < kPages; q++) {
-        m[q] = deflate(q);
-        const float rest = warp_sum(diagonal(m[q], lane));
-        if (!(rest > 0.1f * kRank * trace[q])) found[q] = RANK;  // 15 directions at most: none has kRank of the first one's energy
-        inverse[q] = found[q] < RANK ? rcp_approx(rest) : 0.f;
-        more = found[0] < RANK || found[kPages - 1] < RANK;
-      }
-      if (!more) return;
+      int now = triangular(n);
+      if (__builtin_expect(round > 0, 0)) now = cut(n, now);
+      if (__builtin_expect(now == RANK || now <= found, 1)) return;  // in the second case what is left is rounding
+      found = now;
+      m = deflate();
+      const float rest = warp_sum(diagonal(m, lane));
+      if (!(rest > 0.1f * kRank * trace)) return;  // 15 directions at most: none has kRank of the first one's energy
+      inverse = rcp_approx(rest);
     }
   }
 
   // Columns from `found` on, of the power in `work`.
-  __device__ __forceinline__ void pivots(float (&n)[kPages][RANK], const int (&found)[kPages]) const {
+  __device__ __forceinline__ void pivots(float (&n)[RANK], int found) const {
     const int t = lane % 16;
-    float d[kPages], weight[kPages][RANK], first[kPages];
-#pragma unroll
-    for (int q = 0; q < kPages; q++) {
-      d[q] = fmaxf(work[q][t * (kStride + 1)], 0.f);
-      first[q] = 0.f;
-    }
+    float d = fmaxf(work[t * (kStride + 1)], 0.f), weight[RANK], first = 0.f;
 #pragma unroll
     for (int j = 0; j < RANK; j++) {
+      // The largest remainder and whose it is: positive floats are ordered as their bits, of which the last four are given up.
+      const uint32_t top = __reduce_max_sync(~0u, __float_as_uint(d) & ~15u | static_cast<uint32_t>(t));
+      const float pivot = __uint_as_float(top & ~15u);
+      const int token = static_cast<int>(top & 15u);
+      const bool taken = j >= found && pivot > kNoise * first;
+      float column = work[token * kStride + t];
 #pragma unroll
-      for (int q = 0; q < kPages; q++) {
-        // The largest remainder and whose it is: positive floats are ordered as their bits, of which the last four are given up.
-        const uint32_t top = __reduce_max_sync(~0u, __float_as_uint(d[q]) & ~15u | static_cast<uint32_t>(t));
-        const float pivot = __uint_as_float(top & ~15u);
-        const int token = static_cast<int>(top & 15u);
-        const bool taken = j >= found[q] && pivot > kNoise * first[q];
-        float column = work[q][token * kStride + t];
-#pragma unroll
-        for (int i = 0; i < j; i++) column = fmaf(-n[q][i], __shfl_sync(~0u, n[q][i], token) * weight[q][i], column);
-        column *= rcp_approx(pivot);
-        weight[q][j] = taken ? pivot : 0.f;
-        if (first[q] == 0.f) first[q] = weight[q][j];
-        if (j >= found[q]) n[q][j] = taken ? column : 0.f;
-        d[q] = fmaxf(fmaf(-weight[q][j] * column, column, d[q]), 0.f);
-      }
+      for (int i = 0; i < j; i++) column = fmaf(-n[i], __shfl_sync(~0u, n[i], token) * weight[i], column);
+      column *= rcp_approx(pivot);
+      weight[j] = taken ? pivot : 0.f;
+      if (first == 0.f) first = weight[j];
+      if (j >= found) n[j] = taken ? column : 0.f;
+      d = fmaxf(fmaf(-weight[j] * column, column, d), 0.f);
     }
   }
 
   // Columns and the matrix times columns to shared memory.
-  __device__ __forceinline__ void products(const float (&n)[kPages][RANK]) const {
+  __device__ __forceinline__ void products(const float (&n)[RANK]) const {
     constexpr int kEach = (RANK + 1) / 2;
     const int t = lane % 16;
     const bool high = lane >= 16;
     __syncwarp();
+    float* columns = kept + 16 * kStride;
 #pragma unroll
-    for (int q = 0; q < kPages; q++) {
-      float* columns = kept[q] + 16 * kStride;
-#pragma unroll
-      for (int i = 0; i < kEach; i++) columns[2 * i * 16 + lane] = 2 * i + 1 < RANK && high ? n[q][2 * i + 1 < RANK ? 2 * i + 1 : 0] : high ? 0.f : n[q][2 * i];
-    }
+    for (int i = 0; i < kEach; i++) columns[2 * i * 16 + lane] = 2 * i + 1 < RANK && high ? n[2 * i + 1 < RANK ? 2 * i + 1 : 0] : high ? 0.f : n[2 * i];
     __syncwarp();
+    const float* row = kept + t * kStride;
+    columns += lane / 16 * 16;
+    float sum[kEach][2];
 #pragma unroll
-    for (int q = 0; q < kPages; q++) {
-      const float* row = kept[q] + t * kStride;
-      const float* columns = kept[q] + 16 * kStride + lane / 16 * 16;
-      float sum[kEach][2];
+    for (int i = 0; i < kEach; i++) sum[i][0] = sum[i][1] = 0.f;
 #pragma unroll
-      for (int i = 0; i < kEach; i++) sum[i][0] = sum[i][1] = 0.f;
+    for (int c = 0; c < 16; c += 4) {
+      const float4 a = *reinterpret_cast<const float4*>(row + c);
 #pragma unroll
-      for (int c = 0; c < 16; c += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(row + c);
-#pragma unroll
-        for (int i = 0; i < kEach; i++) {
-          const float4 b = *reinterpret_cast<const float4*>(columns + 2 * i * 16 + c);
-          sum[i][0] = fmaf(a.x, b.x, fmaf(a.y, b.y, sum[i][0]));
-          sum[i][1] = fmaf(a.z, b.z, fmaf(a.w, b.w, sum[i][1]));
-        }
+      for (int i = 0; i < kEach; i++) {
+        const float4 b = *reinterpret_cast<const float4*>(columns + 2 * i * 16 + c);
+        sum[i][0] = fmaf(a.x, b.x, fmaf(a.y, b.y, sum[i][0]));
+        sum[i][1] = fmaf(a.z, b.z, fmaf(a.w, b.w, sum[i][1]));
       }
-#pragma unroll
-      for (int i = 0; i < kEach; i++) work[q][2 * i * 16 + lane] = sum[i][0] + sum[i][1];
     }
+#pragma unroll
+    for (int i = 0; i < kEach; i++) work[2 * i * 16 + lane] = sum[i][0] + sum[i][1];
     __syncwarp();
   }
 
   // Takes the columns' products with one another apart: L D L^T. Leaves x and energy; returns how many columns are good.
-  __device__ __forceinline__ int triangular(int q, const float (&n)[RANK]) {
+  __device__ __forceinline__ int triangular(const float (&n)[RANK]) {
     constexpr int kEntries = kPad * kPad, kLanes = kEntries >= 32 ? 1 : 32 / kEntries > 4 ? 4 : 32 / kEntries, kEach = kEntries > 32 ? kEntries / 32 : 1;
     constexpr int kTokens = 16 / kLanes;
-    const float* columns = kept[q] + 16 * kStride;
-    const float* times = work[q];
+    const float* columns = kept + 16 * kStride;
+    const float* times = work;
     const int entry = lane / kLanes % kEntries, part = lane % kLanes * kTokens;
     float mine[kEach];
 #pragma unroll
@@ -245,7 +206,7 @@ struct Power16 {
 #pragma unroll
       for (int j = 0; j <= i; j++) a[i][j] = __shfl_sync(~0u, mine[(i * kPad + j) / 32], (i * kPad + j) * kLanes % 32);
       own[i] = a[i][i];
-      x[q][i] = lane < 16 ? n[i] : times[i * 16 + lane % 16];
+      x[i] = lane < 16 ? n[i] : times[i * 16 + lane % 16];
     }
     int good = 0;
 #pragma unroll
@@ -255,47 +216,47 @@ struct Power16 {
       const bool whole = good == j && left > 1e-6f * own[j];
       if (whole) good = j + 1;
       const float inverse = whole ? rcp_approx(left) : 0.f;
-      energy[q][j] = whole ? left : 0.f;
+      energy[j] = whole ? left : 0.f;
 #pragma unroll
       for (int i = j + 1; i < RANK; i++) {
         const float share = a[i][j] * inverse;
 #pragma unroll
         for (int k = j + 1; k <= i; k++) a[i][k] = fmaf(-share, a[k][j], a[i][k]);
-        x[q][i] = fmaf(-share, x[q][j], x[q][i]);
+        x[i] = fmaf(-share, x[j], x[i]);
       }
     }
     return good;
   }
 
   // Cuts columns that hold less than kRank of the first one's energy for their length, and those after them. Returns how many stay.
-  __device__ __forceinline__ int cut(int q, float (&n)[RANK], int good) {
+  __device__ __forceinline__ int cut(float (&n)[RANK], int good) {
     int stay = 0;
     float first = 0.f;
 #pragma unroll
     for (int j = 0; j < RANK; j++) {
-      float square = x[q][j] * x[q][j];
+      float square = x[j] * x[j];
 #pragma unroll
       for (int mask = 1; mask < 16; mask *= 2) square += __shfl_xor_sync(~0u, square, mask);
       square = __shfl_sync(~0u, square, 0);
-      const float share = j < good ? energy[q][j] / square : 0.f;
+      const float share = j < good ? energy[j] / square : 0.f;
       if (j == 0) first = share;
       if (stay == j && share > kRank * first) stay = j + 1;
-      if (stay <= j) energy[q][j] = n[j] = 0.f;
+      if (stay <= j) energy[j] = n[j] = 0.f;
     }
     return stay;
   }
 
   // What the columns leave of the matrix: less C C^T.
-  __device__ __forceinline__ Square16 deflate(int q) const {
-    float* c = work[q] + 128;  // [16][8], behind the products
+  __device__ __forceinline__ Square16 deflate() const {
+    float* c = work + 128;  // [16][8], behind the products
     const int g = lane / 4, p = lane % 4;
     __syncwarp();
     if (lane >= 16) {
 #pragma unroll
-      for (int j = 0; j < RANK; j++) c[(lane - 16) * 8 + j] = energy[q][j] > 0.f ? x[q][j] * rsqrt_approx(energy[q][j]) : 0.f;
+      for (int j = 0; j < RANK; j++) c[(lane - 16) * 8 + j] = energy[j] > 0.f ? x[j] * rsqrt_approx(energy[j]) : 0.f;
     }
     __syncwarp();
-    const float* from = kept[q] + g * kStride + 2 * p;
+    const float* from = kept + g * kStride + 2 * p;
     Square16 m;
 #pragma unroll
     for (int i = 0; i < 8; i++) {  // rows g and g + 8, columns 2p, 2p+1 and 8 later
