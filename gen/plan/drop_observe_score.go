@@ -43,7 +43,7 @@ func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedS
 	n := 8 * rowTiles
 	z := dropFusedSizes{rowTiles: rowTiles, words: 128 + 2*n*(d+1)}
 	outputs := max(dropFusedSplits*2*d*n, 4*2*ringTokens*n)
-	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages+2) + 16
+	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 16
 	if shape.keep {
 		each := ringTokens * n * 2
 		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), 64)

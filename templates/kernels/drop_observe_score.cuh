@@ -28,16 +28,14 @@ struct FusedShape {
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
   static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
   static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
-  // Kept logits grow upwards; a short prompt's rings have stages where those of a long one would be.
-  static constexpr int kMostStages = kStages + 2;
-  static constexpr int kRingOffset = kKeep * kKeptBytes;
-  static constexpr int kQueryOffset = kRingOffset + kGroups * kStages * kTileBytes;
+  static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
   static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
   static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
-  static constexpr int kStatsOffset = kOutputOffset + kOutputBytes;
+  static constexpr int kKeptOffset = kOutputOffset + kOutputBytes;
+  static constexpr int kStatsOffset = kKeptOffset + kKeep * kKeptBytes;
   static constexpr int kReferenceOffset = kStatsOffset + kProduct * static_cast<int>(sizeof(RowStats));
   static constexpr int kStateOffset = kReferenceOffset + kProduct * 6 * 4;  // reference, log2 of the sum, a maximum of each of 4 warps
-  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kMostStages>)) + 16;
+  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>)) + 16;
   // The workspace of a request and head, in words: counters, raised references, then sums of two rounds: [dim][row], and of weights.
   static constexpr int kHeadWords = 64, kSumWords = kProduct * (HEAD_DIM + 1);
   static constexpr int kWords = kHeadWords + 64 + 2 * kSumWords;
@@ -50,8 +48,8 @@ constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 3
 constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
 
 template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep>
-struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, S::kMostStages> {
-  using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, S::kMostStages>;
+struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> {
+  using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
   using typename Base::Matrix;
   using typename Base::Weights;
   using Base::args, Base::at, Base::begin, Base::group, Base::k, Base::kv_head, Base::place, Base::query, Base::request, Base::shared, Base::state,
@@ -69,15 +67,10 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   __device__ __forceinline__ Fused(const DropObserveScoreArgs& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
                                    int blocks, uint32_t* counters)
-      : Base(args, shared, request, kv_head, group, begin, tiles, shared + S::kRingOffset + (S::kGroups * kStages - 1 - group) * S::kTileBytes,
-             -S::kGroups * S::kTileBytes, stages_for(tiles)), blocks(blocks), counters(counters),
+      : Base(args, shared, request, kv_head, group, begin, tiles), blocks(blocks), counters(counters),
         reference(reinterpret_cast<float*>(shared + S::kReferenceOffset)), log_sum(reference + N),
         stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)), terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
 
-  __device__ __forceinline__ static int stages_for(int tiles) {
-    const int unused = (kKeep - min(tiles, kKeep)) * S::kKeptBytes;
-    return min(kStages + unused / (S::kGroups * S::kTileBytes), S::kMostStages);
-  }
   __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
   // The largest logits of the head's first tile, of which group 0 has the keys.
   __device__ __forceinline__ void choose_reference() {
@@ -99,7 +92,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   // Keeps a tile's logits less the reference, in 16 bits.
   __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
-    uint2* const to = reinterpret_cast<uint2*>(shared + index * S::kKeptBytes) + threadIdx.x % 128;
+    uint2* const to = reinterpret_cast<uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
       uint32_t u[4];
@@ -111,7 +104,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   }
   // The kept logits less the log-sum-exp, natural; returns the largest.
   __device__ __forceinline__ float kept(float (&x)[kRegisters], int index) const {
-    const uint2* const from = reinterpret_cast<const uint2*>(shared + index * S::kKeptBytes) + threadIdx.x % 128;
+    const uint2* const from = reinterpret_cast<const uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
     float top = minus_infinity();
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
@@ -220,97 +213,49 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     return !raised;
   }
 
-  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A lane takes 4 rows, those
-  // of its place in kQuads lanes, and pairs of dims.
-  static constexpr int kQuads = N <= 8 ? 2 : N <= 16 ? 4 : N <= 32 ? 8 : 16;
+  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A warp takes 4 rows.
   __device__ __forceinline__ void conclude(int round) const {
-    constexpr int kStep = S::kConsumers / kQuads, kEach = (HEAD_DIM / 2 + kStep - 1) / kStep;
-    const int first = threadIdx.x % kQuads * 4;
-    const bool mine = first < N;
-    const float* const from = sums(round) + (mine ? first : 0);
-    const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N));
-    float4 x[kEach][2];
+    const int lane = threadIdx.x % 32;
+    const float* const from = sums(round);
+    for (int first = threadIdx.x / 32 * 4; first < N; first += S::kConsumers / 32 * 4) {
+      const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N + first));
+      float4 x[kBlocks64][2];
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      const int dim = min(2 * (static_cast<int>(threadIdx.x) / kQuads + u * kStep), HEAD_DIM - 2);
+      for (int b = 0; b < kBlocks64; ++b)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) x[u][e] = __ldcg(reinterpret_cast<const float4*>(from + (dim + e) * N));
-    }
-    float unit[4], norm[4] = {}, unscale[4], scale[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      unit[r] = (&total.x)[r] == 0.0f ? 0.0f : 1.0f / (&total.x)[r];
-      unscale[r] = -2.0f, scale[r] = 1.0f;
-    }
-    const bool last = threadIdx.x / kQuads + (kEach - 1) * kStep < HEAD_DIM / 2;  // whether the last pair is one
-#pragma unroll
-    for (int u = 0; u < kEach; ++u)
+        for (int e = 0; e < 2; ++e) x[b][e] = __ldcg(reinterpret_cast<const float4*>(from + (64 * b + 2 * lane + e) * N + first));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        float &a = (&x[u][0].x)[r], &b = (&x[u][1].x)[r];
-        a *= unit[r], b *= unit[r];
-        if (u + 1 < kEach || last) norm[r] = fmaf(a, a, fmaf(b, b, norm[r]));
-      }
-    if constexpr (!is_bf16<T>) {  // fp16 parts keep their digits where the largest is 1 to 2
-      float largest[4] = {};
+        const int row = first + r;
+        const float all = (&total.x)[r], unit = all == 0.0f ? 0.0f : 1.0f / all;
+        float2 a[kBlocks64];
+        float norm = 0.0f, largest = 0.0f;
 #pragma unroll
-      for (int u = 0; u < kEach; ++u)
+        for (int b = 0; b < kBlocks64; ++b) {
+          a[b] = make_float2((&x[b][0].x)[r] * unit, (&x[b][1].x)[r] * unit);
+          norm = fmaf(a[b].x, a[b].x, fmaf(a[b].y, a[b].y, norm));
+          largest = fmaxf(largest, fmaxf(fabsf(a[b].x), fabsf(a[b].y)));
+        }
+        norm = warp_sum(norm);
 #pragma unroll
-        for (int r = 0; r < 4; ++r) largest[r] = fmaxf(largest[r], fmaxf(fabsf((&x[u][0].x)[r]), fabsf((&x[u][1].x)[r])));
-      over_block(largest, [](float a, float b) { return fmaxf(a, b); });
-      ptx::named_barrier<1, S::kConsumers>();  // all have read what the norms overwrite
+        for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+        const PowerOfTwo p(largest);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const PowerOfTwo p(largest[r]);
-        unscale[r] = -2.0f * p.value, scale[r] = p.inverse;
-      }
-    }
+        for (int b = 0; b < kBlocks64; ++b) {
+          float2 rest = make_float2(a[b].x * p.inverse, a[b].y * p.inverse);
 #pragma unroll
-    for (int u = 0; u < kEach; ++u) {
-      const int dim = 2 * (static_cast<int>(threadIdx.x) / kQuads + u * kStep);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        float2 rest = make_float2((&x[u][0].x)[r] * scale[r], (&x[u][1].x)[r] * scale[r]);
-#pragma unroll
-        for (int part = 0; part < kSplits; ++part) {
-          const uint32_t word = take_part<T>(rest.x, rest.y);
-          if (mine && (u + 1 < kEach || last))
-            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(first + r, dim)) = word;
+          for (int part = 0; part < kSplits; ++part) {
+            const uint32_t word = take_part<T>(rest.x, rest.y);
+            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 64 * b + 2 * lane)) = word;
+          }
+        }
+        const int limit = this->limit_of(row);
+        const float log2_sum = log2f(all);
+        if (lane == 0) {
+          log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
+          stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm, -2.0f * p.value, limit};
         }
       }
-    }
-    over_block(norm, [](float a, float b) { return a + b; });
-    if (threadIdx.x >= kQuads || !mine) return;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int row = first + r, limit = this->limit_of(row);
-      const float log2_sum = log2f((&total.x)[r]);
-      log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
-      stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm[r], unscale[r], limit};
-    }
-  }
-  // Reduces each row's value over the consumers that have it.
-  template <class F>
-  __device__ __forceinline__ void over_block(float (&x)[4], F f) const {
-    float* const across = log_sum + N;  // [4 warps][N]
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = lane % kQuads * 4;
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int step = kQuads; step < 32; step *= 2) x[r] = f(x[r], __shfl_xor_sync(kFullWarp, x[r], step));
-    const bool writes = lane < kQuads && first < N;
-    if (warp < 4 && writes)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) across[warp * N + first + r] = x[r];
-    ptx::named_barrier<1, S::kConsumers>();
-    if (warp >= 4 && writes)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) across[(warp - 4) * N + first + r] = f(across[(warp - 4) * N + first + r], x[r]);
-    ptx::named_barrier<1, S::kConsumers>();
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float* const row = across + min(first, N - 4) + r;
-      x[r] = f(f(row[0], row[N]), f(row[2 * N], row[3 * N]));
     }
   }
 
@@ -383,7 +328,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
   // The producer's part: the same tiles in the same order.
   __device__ __forceinline__ void fill(int round, int warm) {
-    RingWriter<HEAD_DIM, PAGE, T, S::kMostStages> writer(tokens, state, this->stage0, this->stride);
+    RingWriter<HEAD_DIM, PAGE, T, kStages> writer(tokens, state, shared + group * kStages * S::kTileBytes);
     writer.at = at;
     const uint64_t once = evict_first_policy(), stay = evict_normal_policy();
     if (round == 0 && group == 0) {
@@ -420,7 +365,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int warp = threadIdx.x / 32;
-  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo
+  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo, last
   // Where not all blocks fit at once, those that run take the heads in order, so that a head's blocks meet.
   const int heads = gridDim.y * gridDim.z, all = gridDim.x * heads;
   uint32_t nsm;
@@ -433,14 +378,10 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     __syncthreads();
     work = words[0];
   }
-  const auto leave = [&] {  // by one thread, when the block has its ticket
+  const auto leave = [&] {  // by the block's last thread to do anything
     if (by_ticket && ptx::arrive_grid(tickets + 1) == static_cast<uint32_t>(all) - 1) tickets[0] = tickets[1] = 0;
   };
   const int block = work % gridDim.x, kv_head = work / gridDim.x % gridDim.y, request = work / (gridDim.x * gridDim.y);
-  using Fusing = Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep>;
-  const bool producer = warp >= 4 * S::kGroups;
-  typename Fusing::Base::Queries queries;
-  if (!producer) Fusing::Base::load(queries, args, request, kv_head);
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
   const int blocks = min(static_cast<int>(gridDim.x), (tiles + S::kGroups - 1) / S::kGroups);
   if (block >= blocks) {
@@ -450,27 +391,20 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   const int begin = static_cast<int>(static_cast<int64_t>(tiles) * block / blocks);
   const int end = static_cast<int>(static_cast<int64_t>(tiles) * (block + 1) / blocks);
   if (threadIdx.x < S::kGroups) {
-    reinterpret_cast<RingState<S::kMostStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
+    reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
-  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy, one clears the workspace
+  const bool producer = warp >= 4 * S::kGroups;
+  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
   uint32_t* const counters = args.workspace + 64 + static_cast<int64_t>(request * gridDim.y + kv_head) * S::kWords;
-  Fusing fused(args, shared, request, kv_head, group, begin, end - begin, blocks, counters);
+  Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep> fused(args, shared, request, kv_head, group, begin, end - begin,
+                                                                                    blocks, counters);
+  typename decltype(fused)::Base::Queries queries;
+  if (!producer) fused.load(queries);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
-    if (group > S::kGroups) return;
-    if (group == S::kGroups) {
-      // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
-      ptx::named_barrier<6, S::kConsumers + 32>();
-      const int lane = threadIdx.x % 32;
-      int last = 0;
-      if (lane == 0) last = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
-      if (__shfl_sync(kFullWarp, last, 0))
-        for (int i = lane; i < S::kWords / 4; i += 32) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
-      if (lane == 0) leave();
-      return;
-    }
+    if (group >= S::kGroups) return;
     const bool chosen = elect_lane();
     for (int round = 0;; ++round) {
       if (chosen) fused.fill(round, kWarm);
@@ -481,7 +415,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   }
   ptx::take_registers<216>();
   fused.store(queries);
-  if (threadIdx.x == 0) words[1] = 0;
+  if (threadIdx.x == 0) words[1] = words[2] = 0;
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();
   fused.choose_reference();
@@ -494,9 +428,15 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   }
   fused.conclude(round);
   wgmma::proxy_fence();
-  ptx::named_barrier<6, S::kConsumers + 32>();
+  ptx::named_barrier<1, S::kConsumers>();
+  // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
+  if (threadIdx.x == 0) words[2] = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
   fused.score();
   ptx::named_barrier(4 + group, 160);
+  ptx::named_barrier<1, S::kConsumers>();
+  if (words[2])
+    for (int i = threadIdx.x; i < S::kWords / 4; i += S::kConsumers) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x == 0) leave();
 }
 
 }  // namespace kvloom

@@ -153,10 +153,6 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   __shared__ int is_last;
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y, kv_heads = gridDim.y, request = blockIdx.z;
-  using Observing = Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
-  const bool producer = warp >= 4 * S::kGroups;
-  typename Observing::Base::Queries queries;
-  if (!producer) Observing::Base::load(queries, args, request, kv_head);
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
   // Whole clusters: those without a tile for each group leave together.
   const int wanted = (max((tiles + S::kGroups - 1) / S::kGroups, 1) + kCluster - 1) / kCluster * kCluster;
@@ -168,9 +164,11 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
+  const bool producer = warp >= 4 * S::kGroups;
   const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
-  Observing observer(args, shared, request, kv_head, group, begin, end - begin, shared + group * kStages * S::kTileBytes,
-                     S::kTileBytes, kStages);
+  Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> observer(args, shared, request, kv_head, group, begin, end - begin);
+  typename decltype(observer)::Base::Queries queries;
+  if (!producer) observer.load(queries);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
@@ -194,7 +192,7 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     return;
   }
   ptx::take_registers<216>();
-  static_cast<const typename Observing::Base&>(observer).store(queries);
+  static_cast<const typename decltype(observer)::Base&>(observer).store(queries);
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();
   observer.observe();

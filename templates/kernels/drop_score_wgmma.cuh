@@ -303,7 +303,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   }
   wgmma::proxy_fence();
   asm volatile("bar.sync 1, %0;" ::"n"(128 * kGroups) : "memory");
-  RingPlace at{kStages};
+  RingPlace<kStages> at;
   const uint64_t stay = evict_normal_policy();  // scores outlive the tiles
   float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
   // Takes the next tile of the ring into registers; without `more`, the last one again, which nothing will overwrite.

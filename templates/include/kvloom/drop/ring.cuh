@@ -16,7 +16,7 @@ constexpr int kRingTokens = 64;
 template <int HEAD_DIM>
 constexpr int kRingTileBytes = kRingTokens * 2 * HEAD_DIM;
 
-// Barriers and masks of one ring of at most so many stages. The mask of a stage has a bit for each of its tokens that exists.
+// Barriers and masks of one ring. The mask of a stage has a bit for each of its tokens that exists.
 template <int kStages>
 struct RingState {
   uint64_t full[kStages], empty[kStages];
@@ -31,13 +31,13 @@ struct RingState {
   }
 };
 
-// Where in a ring of so many stages somebody is.
+// Where in the ring somebody is.
+template <int kStages>
 struct RingPlace {
-  int stages;
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
 
@@ -50,17 +50,15 @@ struct RingWriter {
   static constexpr int kPageTokens = PAGE < kRingTokens ? PAGE : kRingTokens;   // of a page in a tile
   const Tokens<PAGE> tokens;
   RingState<kStages>& state;
-  uint8_t* tiles;         // stage 0
-  int stride;             // bytes from a stage to the next
-  RingPlace at;
+  uint8_t* tiles;         // [kStages][kTileBytes]
+  RingPlace<kStages> at;
   static constexpr bool kHolds = kPages <= 4;  // more blocks than that are looked up again for each copy
   int first;              // the tile's first token
   uint64_t mask;          // a bit for each of its tokens that exists
   int block[kHolds ? kPages : 1];
 
-  __device__ __forceinline__ RingWriter(const Tokens<PAGE>& tokens, RingState<kStages>& state, uint8_t* tiles, int stride = kTileBytes,
-                                        int stages = kStages)
-      : tokens(tokens), state(state), tiles(tiles), stride(stride), at{stages}, first(0), mask(0) {}
+  __device__ __forceinline__ RingWriter(const Tokens<PAGE>& tokens, RingState<kStages>& state, uint8_t* tiles)
+      : tokens(tokens), state(state), tiles(tiles), first(0), mask(0) {}
 
   // Looks up the pages of the tile that is filled next.
   __device__ __forceinline__ void locate(int tile) {
@@ -85,7 +83,7 @@ struct RingWriter {
   // Fills the next stage with the tile's keys or values, under an L2 policy.
   __device__ __forceinline__ void fill(const HeadRows<T>& rows, uint64_t policy) {
     uint64_t* const full = &state.full[at.stage];
-    uint8_t* const to = tiles + at.stage * stride;
+    uint8_t* const to = tiles + at.stage * kTileBytes;
     mbarrier_wait(&state.empty[at.stage], at.parity ^ 1);
     if (kHolds && tokens.table) {  // the first look at the blocks: they were on their way while the stage was not free
 #pragma unroll

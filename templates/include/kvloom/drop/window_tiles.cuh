@@ -26,22 +26,18 @@ struct WindowTiles {
   HeadRows<T> k, v;
   int request, kv_head, group, begin, tiles;  // the block's tiles, of which a group takes every kGroups-th
   RingState<kStages>& state;
-  uint8_t* stage0;        // of the group's ring
-  int stride;             // bytes from a stage to the next
-  RingPlace at;
+  RingPlace<kStages> at;
   float scale, cap;       // base-2 logits
 
-  __device__ __forceinline__ WindowTiles(const Args& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles,
-                                         uint8_t* stage0, int stride, int stages)
+  __device__ __forceinline__ WindowTiles(const Args& args, uint8_t* shared, int request, int kv_head, int group, int begin, int tiles)
       : args(args), shared(shared), tokens(args.cache, request, length_of<PAGE>(args.cache, request)), k(keys_of<T>(args.cache, kv_head)),
         v(values_of<T>(args.cache, kv_head)), request(request), kv_head(kv_head), group(group), begin(begin), tiles(tiles),
-        state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]), stage0(stage0), stride(stride), at{stages},
+        state(reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[group]),
         scale(SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E), cap(args.logit_softcap * kLog2E) {}
 
-  __device__ __forceinline__ uint32_t ring() const { return shared_address(stage0) + at.stage * stride; }
+  __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
   __device__ __forceinline__ int place() const { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
-  __device__ __forceinline__ const T* query(int row) const { return query(args, request, kv_head, row); }
-  __device__ __forceinline__ static const T* query(const Args& args, int request, int kv_head, int row) {
+  __device__ __forceinline__ const T* query(int row) const {
     return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
            row % WINDOW * args.q_row_stride;
   }
@@ -59,18 +55,16 @@ struct WindowTiles {
     return live;
   }
 
-  // The window's queries on their way to shared memory: asked for before the length is known and before the tiles, behind which they would
-  // wait. Rows without a token become 0.
+  // The window's queries on their way to shared memory: asked for before the tiles, behind which they would wait.
   struct Queries {
     static constexpr int kEach = (N * (HEAD_DIM / 8) + S::kConsumers - 1) / S::kConsumers;
     uint4 x[kEach];
   };
-  __device__ __forceinline__ static void load(Queries& q, const Args& args, int request, int kv_head) {
+  __device__ __forceinline__ void load(Queries& q) const {
 #pragma unroll
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
-      q.x[u] = make_uint4(0, 0, 0, 0);
-      if (row < S::kRows) q.x[u] = __ldg(reinterpret_cast<const uint4*>(query(args, request, kv_head, row)) + i % (HEAD_DIM / 8));
+      q.x[u] = row < N && limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
     }
   }
   __device__ __forceinline__ void store(const Queries& q) const {
@@ -78,12 +72,9 @@ struct WindowTiles {
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
       if (row >= N) continue;
-      const bool exists = limit_of(row) >= 0;
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const int to = S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w);
-        *reinterpret_cast<uint32_t*>(shared + to) = exists ? (&q.x[u].x)[w] : 0u;
-      }
+      for (int w = 0; w < 4; ++w)
+        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = (&q.x[u].x)[w];
     }
   }
 

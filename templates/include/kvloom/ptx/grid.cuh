@@ -13,7 +13,7 @@ __device__ __forceinline__ void reduce_add2(float* to, float x, float y) {
 // Counts one arrival, after everything that this thread, and others through a barrier before, wrote.
 __device__ __forceinline__ uint32_t arrive_grid(uint32_t* counter) {
   uint32_t before;
-  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  asm volatile("fence.acq_rel.gpu;\natom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
 }
 
