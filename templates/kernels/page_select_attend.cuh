@@ -29,14 +29,14 @@ struct SharedListOut {
 };
 
 // Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
-template <int kCluster, class Begin, class Start>
+template <int kCluster, class Begin, class Rest>
 struct EarlyOut {
   static constexpr bool kEarly = true;
   int32_t* kept;      // [kListSlots] in shared memory: the first places, which all blocks fill
   int32_t* own;       // [32] of this warp: the others, where it ranks alone
   uint32_t barrier;   // that of the exchange
-  Begin begin;        // places -> whether this warp has begun
-  Start start;        // places
+  Begin begin;        // places -> whether this warp needs others
+  Rest rest;          // places
 
   __device__ __forceinline__ void sure(int place, int page) const {
     const uint32_t at = ptx::shared_address(kept + place);
@@ -132,31 +132,32 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   State<HEAD_DIM, kColumns, T> state;
   int places = slots;             // of `pages`; the others are `own`
   int32_t* const own = kept + select::kListSlots + 32 * warp;
-  const auto start = [&](int from) {
+  const auto look_up = [&](int from) {
     EarlyBatch<PAGE> batch;
     batch.read(from, to, slots, [&](int slot) { return slot < places ? units.pages[slot] : own[slot - places]; });
     batch.look_up(units, from);
-    ring.start(units, from, to);
   };
   const uint32_t listed_at = ptx::shared_address(&listed), landed_at = ptx::shared_address(&landed);
   int32_t* const pages = list_of<kCluster>(all.select);
   select::Part part;
   bool chosen = false;
   if (slots <= select::kListSlots) {
-    const auto begin = [&](int filled) {  // so many places are filled, or will be by the other blocks
+    // The first places are filled, or will be by the other blocks. Blocks are looked up beside the ranking, but keys and values are asked
+    // for behind it: copies to shared memory would stand in the way of what ranks there.
+    const auto begin = [&](int filled) {
       places = filled;
       if (tid == 0) mbarrier_expect(&listed, 4 * filled);
-      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return false;
+      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return true;
       ptx::wait_cluster_barrier(listed_at, 0);
-      start(first);
-      return true;
+      look_up(first);
+      return false;
     };
-    const auto late = [&](int filled) {
+    const auto rest = [&](int filled) {
       places = filled;
       ptx::wait_cluster_barrier(listed_at, 0);
-      start(first);
+      look_up(first);
     };
-    select::EarlyOut<kCluster, decltype(begin), decltype(late)> out{kept, own, listed_at, begin, late};
+    select::EarlyOut<kCluster, decltype(begin), decltype(rest)> out{kept, own, listed_at, begin, rest};
     chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
         all.select, reinterpret_cast<float*>(rings), part, out);
   }
@@ -164,10 +165,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
     ptx::cluster_sync<kCluster>();
     units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list], places = slots;
-    start(first);
-    ptx::wait_copies<kStages>();
+    look_up(first);
+    ptx::wait_copies<0>();
     __syncthreads();  // the query is whole, as where selection has met meanwhile
   }
+  ring.start(units, first, to);
   // Keys and values of this warp's tiles, the warps' sums, and what each block finishes of the sums of all.
   state.template begin<S::kQueryRowBytes>(query_tile<Queries>() + half * (8 * kColumns * S::kQueryRowBytes), scale);
   for (int from = first;;) {
@@ -175,7 +177,8 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
-    start(from);
+    look_up(from);
+    ring.start(units, from, to);
   }
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();

@@ -337,14 +337,15 @@ __device__ __forceinline__ void write_list(const Memory& sm, const Part& part, c
   }
 }
 
-// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are used before that, in
-// places of an order of their own. out.sure(place, page) has those of this block that no ranking decides; they fill the first places.
-// out.begin(places) follows in every thread, and is true in warps that need no others. Those that do have out.won(rank, page), of all
-// blocks, for the places behind, then out.start(places): by a ranking of the warp's own, where few are ranked, or by one of the block, whose warps meet, with all
-// places filled. The caller meets and writes the list. Values
-// of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others (kOthers) in
-// its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many pages lie in one
-// bin or shares of 0 would be taken.
+// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are given in places of
+// an order of their own, and the caller meets and writes the list: out.sure(place, page) has those of this block that no ranking decides,
+// which fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those rank
+// what is left each alone, where it is little, and out.won(rank, page) has it; else the block ranks it into out.kept. When the block has
+// met, out.rest(places filled in common) follows in the warps that need it.
+//
+// Values of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others
+// (kOthers) in its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many
+// pages lie in one bin or shares of 0 would be taken.
 template <int HEADS, int kThreads, int kCluster, int kFirst, bool kOthers, bool kCalls, class Memory, class Out>
 __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float (&first)[max_of(kFirst, 1)], float* values, Out& out) {
   constexpr int kWarps = kThreads / 32;
@@ -416,19 +417,17 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
       if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid);
     }
-    const bool begun = out.begin(places);
-    if (whole || cut.in_bin <= 32) {
-      if (!whole && (!begun || warp == 0)) {
-        ptx::wait_cluster_barrier(candidates_in, 0);
-        rank_alone(sm, part, cut, warp == 0, [&](int rank, int page) { out.won(rank, page); });
-      }
-      if (!begun) out.start(places);
-    } else {
+    const bool needs = out.begin(places);
+    const bool alone = whole || cut.in_bin <= 32;
+    if (!whole && (!alone || needs || warp == 0)) {
       ptx::wait_cluster_barrier(candidates_in, 0);
-      rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = page; });
-      __syncthreads();
-      if (!begun) out.start(part.pages_wanted);
+      if (alone)
+        rank_alone(sm, part, cut, warp == 0, [&](int rank, int page) { out.won(rank, page); });
+      else
+        rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = page; });
     }
+    __syncthreads();
+    if (needs) out.rest(alone ? places : part.pages_wanted);
     return true;  // the list is yet to be written, behind a barrier of the block
   } else if (!whole) {
     ptx::wait_cluster_barrier(candidates_in, 0);
