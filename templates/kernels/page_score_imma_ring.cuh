@@ -186,6 +186,7 @@ class ImmaDealer {
       if (page() < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + mine.first + page());
     }
     index_ += S::kRun == 1 ? 32 / kImmaTile * gridDim.x : gridDim.x;
+    ahead(0, (index_ < runs ? index_ : index_ - mine.chunk * runs) * (S::kRun * kImmaTile) + (S::kRun == 1 ? 0 : slot() * kImmaTile));
     return mine;
   }
   // The next four tiles of several requests.
@@ -200,10 +201,16 @@ class ImmaDealer {
       if (tiles.next(request, chunk, first, pages)) mine.chunk = chunk, tile(mine, request, first, pages);
     }
     if (page() < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + mine.first + page());
+    if (mine.request >= 0) ahead(mine.request, mine.first + 32);
     return mine;
   }
 
  private:
+  // Asks L2 for the entries of a tile of the next vector, or of one that is likely: by then they would be waited for.
+  __device__ __forceinline__ void ahead(int request, uint32_t first) const {
+    if (page() == 0 && first < static_cast<uint32_t>(cache_.max_pages))
+      prefetch_l2(cache_.block_table + request * cache_.table_stride + first);
+  }
   static __device__ __forceinline__ int slot() { return threadIdx.x % 32 / kImmaTile; }
   static __device__ __forceinline__ int page() { return threadIdx.x % kImmaTile; }
   // This lane's tile of a run, where the run has so many.
