@@ -10,22 +10,18 @@ import (
 // PageRerankAttend is page_rerank and page_attend in one launch, where candidates and heads fit: an alternative to the two.
 const PageRerankAttend Family = "page_rerank_attend"
 
-// rerankAttendShape is one choice of page_rerank_attend. ahead: values of all candidates are asked for beside their keys. ring: pages of
-// values that a warp holds, 0 for as many as it has candidates.
+// rerankAttendShape is one choice of page_rerank_attend. ring: pages of values that a warp holds, 0 for as many as it has candidates.
 type rerankAttendShape struct {
-	warps, cluster, blocks int
-	ahead                  bool
-	ring                   int
+	warps, cluster, blocks, ring int
 }
 
 func (x rerankAttendShape) rerank() rerankClusterShape {
 	return rerankClusterShape{x.warps, x.cluster, x.blocks}
 }
 
-// rerankAttendShapes, the default of few lists first.
+// rerankAttendShapes, the default first: of lists whose clusters of 8 run at once and those of 16 do not.
 var rerankAttendShapes = []rerankAttendShape{
-	{8, 8, 1, false, 0}, {16, 8, 1, false, 0}, {8, 8, 2, false, 2}, {16, 4, 1, false, 2}, {8, 16, 2, false, 0}, {16, 8, 1, true, 0}, {8, 8, 1, true, 0},
-	{4, 16, 2, false, 0}, {4, 8, 3, false, 2}, {8, 16, 1, false, 0}, {8, 4, 1, false, 2}, {8, 16, 2, true, 0}, {16, 16, 1, false, 0},
+	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0},
 }
 
 func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -41,16 +37,23 @@ func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 		}
 		p.Candidates = append(p.Candidates, c)
 	}
-	if 8*mostLists(s) > t.SMs { // clusters of 8 take turns
-		many := func(c Candidate) bool {
-			return c.Param("warps") == 8 && c.Param("cluster") == 8 && c.Param("blocks") == 2
-		}
-		if i := slices.IndexFunc(p.Candidates, many); i > 0 {
-			first := p.Candidates[i]
-			p.Candidates = slices.Insert(slices.Delete(p.Candidates, i, i+1), 0, first)
-		}
+	switch lists := mostLists(s); {
+	case 8*lists > t.SMs: // clusters of 8 take turns: small ones, several an SM
+		p.Candidates = rerankLead(p.Candidates, 4, 8)
+	case lists <= clustersOf16:
+		p.Candidates = rerankLead(p.Candidates, 8, 16)
 	}
 	return p
+}
+
+// rerankLead moves the first candidate of so many warps and blocks a cluster before the others.
+func rerankLead(list []Candidate, warps, cluster int) []Candidate {
+	i := slices.IndexFunc(list, func(c Candidate) bool { return c.Param("warps") == warps && c.Param("cluster") == cluster })
+	if i <= 0 {
+		return list
+	}
+	first := list[i]
+	return slices.Insert(slices.Delete(list, i, i+1), 0, first)
 }
 
 // mostLists is the lists of the spec's largest batch.
@@ -83,8 +86,8 @@ func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Can
 	c := rerankClusterCandidate(s, t, shape.rerank())
 	c.Family, c.Entry = PageRerankAttend, string(PageRerankAttend)
 	c.Header, c.Kernel = "kernels/page_rerank_attend.cuh", "kvloom::page_rerank_attend"
-	c.Params = append(c.Params, Param{"ahead", boolParam(shape.ahead)}, Param{"ring", shape.ring})
-	c.Constants = append(c.Constants, Constant{"kAhead", fmt.Sprint(shape.ahead)}, Constant{"kRing", fmt.Sprint(shape.ring)})
+	c.Params = append(c.Params, Param{"ring", shape.ring})
+	c.Constants = append(c.Constants, Constant{"kRing", fmt.Sprint(shape.ring)})
 	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape.rerank()).holds(s, shape.ring)
 	c.Geometry.Workspace = nil
 	return c

@@ -16,8 +16,8 @@ const rerankWindow = 4096
 // rerankClusterShape is one choice of page_rerank_cluster.
 type rerankClusterShape struct{ warps, cluster, blocks int } // blocks an SM that registers are kept low for
 
-// rerankClusterShapes, the default first. Of clusters of 16 seven run at once where a block has an SM to itself.
-var rerankClusterShapes = []rerankClusterShape{{8, 16, 2}, {8, 8, 1}, {16, 8, 1}, {16, 16, 1}, {8, 16, 1}, {8, 8, 2}, {4, 16, 2}, {4, 16, 4}}
+// rerankClusterShapes, the default first.
+var rerankClusterShapes = []rerankClusterShape{{8, 8, 1}, {16, 8, 1}, {8, 16, 2}, {16, 16, 1}, {8, 8, 2}, {4, 16, 2}, {4, 16, 4}}
 
 // rerankClusterCandidates are the candidates of page_rerank_cluster, and those that cannot be, with the reason.
 func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, rejected []Rejected) {

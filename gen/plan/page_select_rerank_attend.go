@@ -12,9 +12,7 @@ import (
 const PageSelectRerankAttend Family = "page_select_rerank_attend"
 
 // selectRerankShapes, the default of many lists first.
-var selectRerankShapes = []rerankAttendShape{
-	{16, 8, 1, false, 0}, {16, 8, 1, true, 0}, {16, 16, 1, false, 0}, {8, 16, 2, false, 0}, {8, 8, 1, false, 0}, {16, 16, 1, true, 0}, {8, 8, 1, true, 0},
-}
+var selectRerankShapes = []rerankAttendShape{{16, 8, 1, 0}, {16, 16, 1, 0}, {8, 16, 2, 0}, {8, 8, 1, 0}}
 
 // selectRerankPages is how many pages of a row a thread keeps in registers where page_score has left no masses.
 const selectRerankPages = 2
@@ -31,6 +29,9 @@ func planPageSelectRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 			continue
 		}
 		p.Candidates = append(p.Candidates, c)
+	}
+	if mostLists(s) <= clustersOf16 { // more SMs for few lists
+		p.Candidates = rerankLead(p.Candidates, 16, 16)
 	}
 	return p
 }

@@ -10,7 +10,7 @@ template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Comb
           int kMost>
 __device__ __forceinline__ void page_rerank_cluster(const PageRerankArgs& args) {
   using namespace rerank;
-  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, Then::kList, 0>;
+  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, false, 0>;
   __shared__ typename B::Memory memory;
   const B all(memory, args, ptx::cluster_rank<kCluster>());
   all.arm();

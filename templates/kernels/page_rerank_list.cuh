@@ -7,8 +7,7 @@
 // candidates is a row's mass less that of their estimates: page_score has left the row's mass, or the blocks sum the row while keys are on
 // their way. Where these tell too little, and for the other rules, scores themselves are sent and each block sums the row's other pages.
 //
-// Every sum has a fixed order. kMost is the most candidates a list can have. kAttendAhead: values of all candidates are asked for beside
-// their keys, twice the bytes of those chosen, for they then cost no latency of their own.
+// Every sum has a fixed order. kMost is the most candidates a list can have.
 #pragma once
 
 #include "kernels/page_rerank_parts.cuh"
@@ -16,9 +15,6 @@
 namespace kvloom {
 
 namespace rerank {
-
-// What becomes of a list's chosen pages.
-enum class Then { kList, kAttend, kAttendAhead };
 
 // What blocks receive of outputs, where there are any.
 template <class Received, int kNumWarps, int HEADS, bool kAttends>
@@ -31,15 +27,14 @@ struct Outputs<Received, kNumWarps, HEADS, false> {};
 
 // A cluster's list, from its candidates to the list of those chosen, and to the output.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster, int kMost,
-          Then THEN, int kRing>
+          bool kAttends, int kRing>
 struct ListRerank {
-  // Pages of values that a warp holds: kRing, or all of its candidates.
-  static constexpr bool kAttends = THEN != Then::kList, kAhead = THEN == Then::kAttendAhead;
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
   using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
   static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
   static constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
+  // Pages of values that a warp holds: kRing, or all of its candidates.
   static constexpr int kHolds = kRing > 0 && kRing < kEach ? kRing : kEach;
   static constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
   static constexpr bool kShare = reduce::is_share(COMBINE);
@@ -50,7 +45,6 @@ struct ListRerank {
   static_assert(PAGE >= 16, "a step is tokens of one page");
   static_assert(S::kPasses == 1, "a warp keeps the logits of all heads");
   static_assert(kEach <= 8 && (kEach & (kEach - 1)) == 0, "a lane of a warp knows each of its candidates; whole stores");
-  static_assert(!kAhead || kHolds == kEach, "values of all candidates need places of their own");
   static_assert(!kAttends || HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
 
   struct Memory {
@@ -291,12 +285,6 @@ struct ListRerank {
       for (int s = 0; s < kSteps; s++)
         values.copy(ring + (i % kHolds * kSteps + s) * A::kTensorBytes, id * cache.v_block_stride + s * 16 * cache.v_token_stride, live - 16 * s);
     };
-    if constexpr (kAhead) {
-#pragma unroll
-      for (int i = 0; i < kEach; i++)
-        if (i < own) copy_page(i);
-      ptx::commit_copies();
-    }
     if (rank == 0) {
       int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
       const int chosen = min(args.slots, l.count);
@@ -383,7 +371,7 @@ struct ListRerank {
         if (i < own && (n < low || n >= high || all.above(n, sm.keys[n]) < need)) taken |= 1u << i;
       }
     }
-    if constexpr (kAttends && !kAhead) {
+    if constexpr (kAttends) {
 #pragma unroll
       for (int i = 0; i < kHolds; i++) {
         if (taken >> i & 1) copy_page(i);
@@ -414,10 +402,9 @@ struct ListRerank {
 #pragma unroll
           for (int j = 0; j < 4; j++) state.o[d][tile][j] = 0.0f;
       }
-      if constexpr (kAhead) ptx::wait_copies<0>();
 #pragma unroll
       for (int i = 0; i < kEach; i++) {
-        if constexpr (!kAhead) ptx::wait_copies<kHolds - 1>();
+        ptx::wait_copies<kHolds - 1>();
         __syncwarp();
 #pragma unroll
         for (int s = 0; s < kSteps; s++) {
@@ -441,13 +428,11 @@ struct ListRerank {
                 for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(state.o[d][tile], a0, a1, a2, a3, p[tile][0], p[tile][1], T());
               });
         }
-        if constexpr (!kAhead) {
-          if constexpr (kHolds < kEach) {
-            __syncwarp();  // every lane has read what the next copies overwrite
-            if (i + kHolds < kEach && (taken >> (i + kHolds) & 1)) copy_page(i + kHolds);
-          }
-          ptx::commit_copies();
+        if constexpr (kHolds < kEach) {
+          __syncwarp();  // every lane has read what the next copies overwrite
+          if (i + kHolds < kEach && (taken >> (i + kHolds) & 1)) copy_page(i + kHolds);
         }
+        ptx::commit_copies();
       }
       __syncwarp();  // the result takes the values' place
       attend::store_state<A>(state, reinterpret_cast<float*>(rings + warp * A::kRingBytes), memory.outputs.stats[warp]);

@@ -30,10 +30,10 @@ struct Proposed {
 // Grid: x clusters, a list each, y requests. The arguments' slots of selection are at most kMost. Parameters as page_rerank_attend's and page_select_cluster's. Dynamic shared memory: kBufferWords
 // of selection, whose place the values then take, and kMemoryBytes.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster,
-          int kMost, bool kAhead, int kMemoryBytes, int kBufferWords, int kPages>
+          int kMost, int kMemoryBytes, int kBufferWords, int kPages>
 __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerankAttendArgs& all) {
   using namespace rerank;
-  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, kAhead ? Then::kAttendAhead : Then::kAttend, 0>;
+  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, 0>;
   static_assert(4 * kBufferWords >= kNumWarps * B::A::kRingBytes, "values take the place of what selection keeps");
   static_assert(sizeof(typename B::Memory) <= kMemoryBytes, "the plan reckons with what the blocks exchange");
   static_assert(kBufferWords % 32 == 0, "memory is aligned to 128 bytes");
