@@ -43,9 +43,12 @@ type Rig struct {
 	summaries                ring
 	wide, wideCounts         ring // candidates of a rerank
 	scores, masses           ring // masses: none where scores are of several requests
-	pages, counts            ring
-	built                    ring
-	drop                     dropRig
+	// alone is where page_score writes outside of a chain, without masses, which are for a page_select behind it: scores and masses that
+	// page_select is timed with stay as they are.
+	alone         ring
+	pages, counts ring
+	built         ring
+	drop          dropRig
 }
 
 // ring is one allocation of equal sets.
@@ -394,7 +397,9 @@ type Step struct {
 	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: inside a chain, and alone,
 	// where the launch before it is a copy of itself, only where that copy lets nothing start early.
 	dependent *device.Launch
-	early     bool // alone too
+	// chained, where not nil, is true while the step is launched as a link of a chain.
+	chained *bool
+	early   bool // alone too
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }

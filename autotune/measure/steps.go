@@ -67,10 +67,19 @@ func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*S
 	if err != nil {
 		return nil, err
 	}
-	return &Step{Sets: sets, launch: func(i int) error {
-		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.scores.at(i), Masses: r.massesAt(i), Workspace: ws, Centre: centre,
+	if r.alone.n == 0 {
+		if r.alone, err = r.newRing(r.scores.each, 1); err != nil {
+			return nil, err
+		}
+	}
+	chained := new(bool)
+	return &Step{Sets: sets, chained: chained, launch: func(i int) error {
+		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.alone.at(i), Workspace: ws, Centre: centre,
 			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
 			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
+		if *chained {
+			args[0].Scores, args[0].Masses = r.scores.at(i), r.massesAt(i)
+		}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
 }
@@ -157,6 +166,10 @@ func (s *Step) Ordinary() *Step {
 
 // link launches a step as part of a chain, inside it or as its first.
 func (s *Step) link(i int, inside bool) error {
+	if s.chained != nil {
+		*s.chained = true
+		defer func() { *s.chained = false }()
+	}
 	if s.dependent != nil {
 		s.dependent.Dependent = inside
 		defer func() { s.dependent.Dependent = s.early }()

@@ -65,9 +65,6 @@ func immaChoices(s *specs.Spec) []immaChoice {
 	var list []immaChoice
 	for _, c := range immaFirst {
 		c.heads = most
-		if s.Attention.Group() > 4 {
-			c.ones = !c.ones
-		}
 		if most <= 4 { // many small tiles: one warp does not fill the ring fast enough
 			c.fill = 3 - c.fill
 		}

@@ -8,6 +8,7 @@
 #include "kernels/page_score_imma_columns.cuh"
 #include "kernels/page_score_imma_masses.cuh"
 #include "kernels/page_score_imma_rows.cuh"
+#include "kvloom/ptx/grid.cuh"
 
 namespace kvloom {
 
@@ -133,6 +134,11 @@ __device__ __forceinline__ void write_run(const float* slot, float* to, int64_t 
   }
 }
 
+// Barriers of a block beside 0 and that of the consumers, 1.
+constexpr int kRingIsMade = 2, kProducersMeet = 3;
+template <class S>
+constexpr int kRingThreads = 32 * (S::kConsumers + S::kProducers);
+
 // Whether several warps of a block begin with the same query, and make it together.
 template <class S, class Query>
 constexpr bool kHandsOver = Query::kHandsOver && S::kWarpGroups * S::kSplit > 1;
@@ -176,14 +182,18 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
     if (begins)
       Query::prepare(args, first_request, first_head, pass, exchange[unit], warp / (S::kSplit * S::kUnits) * S::kSplit + warp % S::kSplit,
                      kTurns);
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * S::kConsumers) : "memory");  // of the warps that compute alone
+    ptx::named_barrier<1, 32 * S::kConsumers>();
     if (begins) query.fetch(args, exchange[unit]), take(first_request, first_head);
   } else {
     if (begins) load(first_request, first_head);
   }
+  ptx::named_barrier<kRingIsMade, kRingThreads<S>>();
+  // Addresses that the compiler would otherwise make anew for each tile, from a special register that takes its time.
+  const uint32_t full = kept_address(ring.full), empty = kept_address(ring.empty), entries = kept_address(ring.entries);
+  const uint32_t own_records = kept_address(ring.records) + own * R::kBytes + from * S::kDistance;
   while (true) {
-    mbarrier_wait(ring.full + stage, parity);
-    const ImmaTile t = ring.entries[stage];
+    mbarrier_wait(full + 8 * stage, parity);
+    const ImmaTile t = load_tile(entries + 16 * stage);
     if (t.request < 0) break;
     const int kv_head = t.chunk * S::kHeads + own;
     const bool mine = kv_head < args.cache.kv_heads;
@@ -202,7 +212,7 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
       }
       float score[Query::kValues];
       bool near = true;
-      const uint8_t* records = ring.records + stage * S::kStageBytes + own * R::kBytes + from * S::kDistance;
+      const uint8_t* records = static_cast<const uint8_t*>(__cvta_shared_to_generic(own_records + stage * S::kStageBytes));
       if ((t.pages & 0xffu) != 0) {
         float sum[Query::kValues], centroid[Query::kValues];
         query.tile(SharedBytes{records}, sum, centroid);
@@ -249,7 +259,7 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
       }
     }
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(ring.empty + stage);
+    if (lane == 0) mbarrier_arrive(empty + 8 * stage);
     stage += S::kWarpGroups;
     if (stage >= S::kStages) stage -= S::kStages, parity ^= 1;
   }
@@ -300,23 +310,28 @@ __device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
   __shared__ typename Query::Exchange exchange[kHandsOver<S, Query> ? S::kUnits : 1];
   const bool leaves = leaves_masses<S>(args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; i++) {
-      mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, S::kUnits * S::kSplit);
+  if (warp >= S::kConsumers && warp < S::kConsumers + S::kProducers) {
+    const int producer = warp - S::kConsumers;
+    ImmaDealer<S> dealer(args.cache);  // its loads are under way while barriers are made
+    if (producer == 0) {
+      if (threadIdx.x % 32 == 0) {
+        for (int i = 0; i < S::kStages; i++) {
+          mbarrier_init(full + i, 1);
+          mbarrier_init(empty + i, S::kUnits * S::kSplit);
+        }
+        if (S::kShared)
+          for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, S::kUnits);
+        mbarrier_init_fence();
+      }
+      if (S::kShared)
+        for (int i = threadIdx.x % 32; i < kCounters; i += 32) arrived[i] = 0;
+      __syncwarp();
     }
-    if (S::kShared)
-      for (int i = 0; i < kWritten; i++) mbarrier_init(written + i, S::kUnits);
-    mbarrier_init_fence();
-  }
-  if (S::kShared)
-    for (int i = threadIdx.x; i < kCounters; i += blockDim.x) arrived[i] = 0;
-  const bool produces = warp >= S::kConsumers && warp < S::kConsumers + S::kProducers;
-  ImmaDealer<S> dealer(args.cache, produces);  // its loads are under way while the block meets
-  __syncthreads();
-  if (produces)
-    imma_produce<S>(args, ring, dealer, vectors[warp - S::kConsumers], warp - S::kConsumers);
-  else if (warp < S::kConsumers) {
+    // The first copies wait for nobody; consumers meet here before they wait for them.
+    if (S::kProducers > 1) ptx::named_barrier<kProducersMeet, 32 * S::kProducers>();
+    asm volatile("bar.arrive %0, %1;" ::"n"(kRingIsMade), "n"(kRingThreads<S>) : "memory");
+    imma_produce<S>(args, ring, dealer, vectors[producer], producer);
+  } else if (warp < S::kConsumers) {
     ImmaMasses<S, Query> masses;
     imma_consume<S, Query>(args, ring, exchange, masses, warp);
     if (leaves) write_masses<S>(args, masses, parts, warp);

@@ -70,6 +70,12 @@ struct __align__(16) ImmaTile {
   uint32_t pages;          // bits 0-7: which have a record; 8-11: how many are complete; 12-17: pages of its run; from 18: the run's slot
 };
 
+__device__ __forceinline__ ImmaTile load_tile(uint32_t at) {
+  ImmaTile t;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(t.request), "=r"(t.chunk), "=r"(t.first), "=r"(t.pages) : "r"(at) : "memory");
+  return t;
+}
+
 // Walks this block's part of the list [request][chunk][run], runs of RUN tiles fastest: a part, so that a block meets few queries. All
 // lanes call together.
 template <int PAGE, int RUN>
@@ -160,18 +166,19 @@ class ImmaDealer {
  public:
   using Tiles = ImmaTiles<S::kPage, S::kRun>;
 
-  // Only asks for what the first tiles need, and only in the warp that deals.
-  __device__ __forceinline__ ImmaDealer(const KvCache& cache, bool deals) : cache_(cache) {
+  // Only asks for what the first tiles need.
+  __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache) : cache_(cache) {
     const uint32_t slot = threadIdx.x % 32 / kImmaTile;
     index_ = S::kRun == 1 ? blockIdx.x + slot * gridDim.x : blockIdx.x;
     const uint32_t at = (S::kRun == 1 ? index_ : index_ * S::kRun + slot) * kImmaTile + threadIdx.x % kImmaTile;
-    guess_ = -1, length_ = 0;
-    if (deals && cache.batch == 1) {
+    guess_ = -1;
+    if (cache.batch == 1) {
       // Entries of the table are within its columns, live or not.
       if (at < static_cast<uint32_t>(cache.max_pages)) guess_ = __ldg(cache.block_table + at);
       length_ = __ldg(cache.seq_lens);
+    } else {
+      length_ = Tiles::first_length(cache);
     }
-    if (deals && cache.batch > 1) length_ = Tiles::first_length(cache);
   }
   // Of several requests.
   __device__ __forceinline__ Tiles tiles(int chunks) const { return Tiles(cache_, chunks, length_); }

@@ -186,8 +186,7 @@ struct ImmaRows {
     __device__ __forceinline__ void add_pair(int group, const TokenSums<S>& first, const TokenSums<S>& second) {
       if constexpr (S::kOnes) {
         const float on = threadIdx.x % 32 / 8 % kGroups == group ? 1.f : 0.f;
-        mma_row_sums_tf32(ones[0], first.a0, second.a0, first.a1, second.a1, on);
-        mma_row_sums_tf32(ones[1], first.b0, second.b0, first.b1, second.b1, on);
+        mma_row_sums_tf32(ones[group % 2], first.a0 + first.b0, second.a0 + second.b0, first.a1 + first.b1, second.a1 + second.b1, on);
       } else {
         part[0][0][group] += first.sum(), part[0][1][group] += second.sum();
       }

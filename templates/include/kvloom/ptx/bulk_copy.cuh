@@ -7,6 +7,13 @@ namespace kvloom {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// The same, computed once: the compiler cannot see where it comes from.
+__device__ __forceinline__ uint32_t kept_address(const void* p) {
+  uint32_t kept;
+  asm volatile("mov.u32 %0, %1;" : "=r"(kept) : "r"(shared_address(p)));
+  return kept;
+}
+
 __device__ __forceinline__ void mbarrier_init(uint64_t* bar, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 }
@@ -19,9 +26,10 @@ __device__ __forceinline__ void mbarrier_expect(uint64_t* bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void mbarrier_arrive(uint64_t* bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+__device__ __forceinline__ void mbarrier_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* bar) { mbarrier_arrive(shared_address(bar)); }
 
 // Ends a barrier's life, after everyone's last wait.
 __device__ __forceinline__ void mbarrier_invalidate(uint64_t* bar) {
@@ -29,16 +37,17 @@ __device__ __forceinline__ void mbarrier_invalidate(uint64_t* bar) {
 }
 
 // Waits until the phase of this parity is complete.
-__device__ __forceinline__ void mbarrier_wait(uint64_t* bar, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
   uint32_t done;
   do {
     asm volatile(
         "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}\n"
         : "=r"(done)
-        : "r"(shared_address(bar)), "r"(parity)
+        : "r"(bar), "r"(parity)
         : "memory");
   } while (!done);
 }
+__device__ __forceinline__ void mbarrier_wait(uint64_t* bar, uint32_t parity) { mbarrier_wait(shared_address(bar), parity); }
 
 // An L2 policy for data that is read once.
 __device__ __forceinline__ uint64_t evict_first_policy() {
