@@ -130,12 +130,12 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS, FEW>> : State<HEAD_DIM, kColumns,
           q[n][s][half] = pack2<fp16>(x.x * down, x.y * down);
         }
       if constexpr (FEW) {
-        const int second = lane >= 16;
+        const bool second = lane >= 16;
 #pragma unroll
         for (int c = 0; c < kGroups; ++c) {
           const bool whole = kPairs(c) == 4;
-          zero_query[c][0] = whole ? second ? q[n][2 * c + whole][0] : q[n][2 * c][0] : q[n][2 * c][second];
-          zero_query[c][1] = whole ? second ? q[n][2 * c + whole][1] : q[n][2 * c][1] : 0u;
+          zero_query[c][0] = second ? q[n][2 * c + whole][!whole] : q[n][2 * c][0];
+          zero_query[c][1] = !whole ? 0u : second ? q[n][2 * c + whole][1] : q[n][2 * c][1];
         }
       }
       const float factor = __uint_as_float(biased << 23);
