@@ -112,6 +112,7 @@ type chainRun struct {
 	scoreRows, listRows, outRows               Rows
 	built, scores, pages, counts, output, lses *Buffer
 	masses                                     *Buffer
+	weights                                    device.Ptr // of a query-weighted basis, or 0
 	workspaces                                 [4]*Buffer
 	rerank                                     *chainRerank // nil: none
 	kivi                                       *chainKivi   // nil: the cache is not quantised
@@ -134,6 +135,13 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 	}
 	if r.records, err = r.NewSummaryBuffer(); err != nil {
 		return err
+	}
+	if p.Spec.Locks.Basis == plan.QueryWeighted {
+		factors, err := a.Input("weights", packWeights(equalWeights(p)))
+		if err != nil {
+			return err
+		}
+		r.weights = factors.Ptr()
 	}
 	r.scoreRows = p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)
 	r.listRows = p.Rows(p.Lists(), p.Slots, 4)
@@ -178,7 +186,7 @@ func (r *chainRun) enqueue(s device.Stream) error {
 	err := errors.Join(
 		r.enqueueKivi(s, cache, true),
 		Enqueue(r.kernels[0], s, r.launch, &kernel.PageSummaryArgs{Cache: cache, Summaries: r.records.Ptr(), BuiltLens: r.built.Ptr(),
-			Workspace: r.workspaces[0].Ptr(), Centre: r.Centre, SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
+			Workspace: r.workspaces[0].Ptr(), Weights: r.weights, Centre: r.Centre, SummaryBlockStride: r.records.BlockStride, SummaryHeadStride: r.records.HeadStride}),
 		r.enqueueKivi(s, cache, false),
 		Enqueue(r.kernels[1], s, r.launch, &kernel.PageScoreArgs{Cache: cache, Q: r.DeviceProblem.Q.Ptr(), Summaries: r.records.Ptr(),
 			Scores: r.scores.Ptr(), Masses: r.masses.Ptr(), Workspace: r.workspaces[1].Ptr(), Centre: r.Centre, QBatchStride: r.QRows.BatchStride, QHeadStride: r.QRows.RowStride,

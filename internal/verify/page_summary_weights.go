@@ -47,6 +47,16 @@ func summaryWeights(p *Problem, seed uint64) []reference.Weights {
 	return list
 }
 
+// equalWeights weigh all directions of every KV head alike: the plain SVD's bases, which a chain's estimates are of.
+func equalWeights(p *Problem) []reference.Weights {
+	d := p.Cache.HeadDim
+	list := make([]reference.Weights, p.Cache.KVHeads)
+	for h := range list {
+		list[h] = reference.NewWeights(make([]float64, d*d), d)
+	}
+	return list
+}
+
 // packWeights lays the heads' factors out as page_summary takes them.
 func packWeights(list []reference.Weights) []byte {
 	var b []byte
