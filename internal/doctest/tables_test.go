@@ -45,7 +45,8 @@ func TestBenchmarkTables(t *testing.T) {
 	d := read(t, "docs/benchmarks/tables.md")
 	text := d.text
 	for section, flags := range map[string][]string{"bars": {"--shapes", "bars"}, "growth": {"--growth"}, "breadth": {"--breadth"},
-		"crossover": append(slices.Clone(crossed), "--crossover")} {
+		"drop-growth": {"--shapes", "drop-growth"},
+		"crossover":   append(slices.Clone(crossed), "--crossover")} {
 		made, err := output(append([]string{"kvloom", "bench", "--summary", "--out", resultsFile}, flags...))
 		if err != nil {
 			t.Fatal(err)
