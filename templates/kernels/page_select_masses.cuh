@@ -10,12 +10,10 @@ namespace kvloom {
 
 namespace select {
 
-__device__ __forceinline__ float2 load_part(const float2* p, bool live) {
+// Volatile, so that all are asked for before the first is waited for.
+__device__ __forceinline__ float2 load_part(const float2* p) {
   float2 v;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}\n"
-               : "=f"(v.x), "=f"(v.y)
-               : "l"(p), "r"(static_cast<int>(live))
-               : "memory");
+  asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
   return v;
 }
 
@@ -26,9 +24,9 @@ struct RowParts {
   static_assert(reduce::kMassParts % 32 == 0, "a lane has as many parts as another");
   float2 part[kLoads];
 
-  __device__ __forceinline__ void load(const float2* row, bool live) {
+  __device__ __forceinline__ void load(const float2* row) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32, live);
+    for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
   }
   __device__ __forceinline__ float2 sum() const {
     float top = -reduce::kInfinity, all = 0.0f;
@@ -80,17 +78,14 @@ struct Incoming {
     ptx::commit_copies();
   }
 
-  // This thread's scores of the oldest turn on its way, `turn`; -inf where it has no page.
+  // This thread's scores of a turn that has landed; -inf where it has no page.
   __device__ __forceinline__ void take(int turn, float (&score)[HEADS]) const {
     const bool live = begin + turn * kThreads + static_cast<int>(threadIdx.x) < limit;
-    ptx::wait_copies<kAhead - 1>();
-    __syncwarp();
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {
       score[h] = -reduce::kInfinity;
       if (live) score[h] = stage[turn % kAhead * (HEADS * kThreads) + h * kThreads + threadIdx.x];
     }
-    __syncwarp();  // the stage is the next turn's
   }
 };
 
@@ -137,7 +132,7 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     const int h = warp + i * kWarps;
-    rows[i].load(masses + min(h, HEADS - 1) * reduce::kMassParts, h < HEADS);
+    if (h < HEADS) rows[i].load(masses + h * reduce::kMassParts);
   }
   const Incoming<HEADS, kThreads, kAhead> incoming(stage, scores, args.score_head_stride, begin, limit);
 #pragma unroll 1
@@ -166,11 +161,9 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
     fits = fits && head.y == head.y;
   }
   if (fits) {
-#pragma unroll 1
-    for (int turn = 0; turn < part.turns; ++turn) {
+    const auto value_of = [&](int turn) {
       float score[HEADS];
       incoming.take(turn, score);
-      incoming.issue(turn + kAhead);
       const int page = begin + turn * kThreads + tid;
       const bool competes = page >= part.sinks && page < min(part.end, part.recent);
       float value = 0.0f;
@@ -178,6 +171,21 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
       for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(score[h], kLog2E, shift[h])), unit[h]);
       if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(value)], 1u);
       values[turn * kThreads] = competes ? value : 0.0f;
+    };
+    if (part.turns <= kAhead) {  // all are on their way
+      ptx::wait_copies<0>();
+      __syncwarp();
+#pragma unroll 2
+      for (int turn = 0; turn < part.turns; ++turn) value_of(turn);
+    } else {
+#pragma unroll 1
+      for (int turn = 0; turn < part.turns; ++turn) {
+        ptx::wait_copies<kAhead - 1>();
+        __syncwarp();
+        value_of(turn);
+        __syncwarp();  // the stage is the next turn's
+        incoming.issue(turn + kAhead);
+      }
     }
     ptx::wait_copies<0>();  // turns past the row's end: the stage may be another's from here on
     const float none[1] = {0.0f};
