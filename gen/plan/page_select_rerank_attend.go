@@ -60,6 +60,10 @@ func selectRerankRefusal(s *specs.Spec, t Target, shape rerankAttendShape, words
 		return reason
 	}
 	heads, threads := headsPerList(s), 32*shape.warps
+	// 4 lists of 65536 pages took 24.4 us by clusters of 8, where page_select and page_rerank_attend took 11.1 each.
+	if row, holds := longestRow(s), threads*shape.cluster*selectRerankPages; row > holds {
+		return fmt.Sprintf("rows of %d pages are selected from sooner by a launch of its own, which more SMs share: %d threads keep %d", row, threads*shape.cluster, holds)
+	}
 	if reason := selectClusterRefusal(s, t, selectClusterShape{threads, shape.cluster, selectRerankPages}, 0); reason != "" {
 		return reason
 	}

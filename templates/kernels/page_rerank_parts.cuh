@@ -4,7 +4,8 @@
 
 #include "kernels/page_attend_list.cuh"
 #include "kernels/page_rerank.cuh"
-#include "kernels/page_select_masses.cuh"
+#include "kernels/page_select_cut.cuh"
+#include "kvloom/reduce/masses.cuh"
 
 namespace kvloom {
 
@@ -197,17 +198,20 @@ struct LaneKeys {
 
 // The shift of a head's row and, where page_score has left masses, the mass of all its pages relative to 2^shift; by one warp.
 __device__ __forceinline__ float2 row_mass(const float2* masses) {
-  select::RowParts parts;
-  parts.load(masses, true);
+  constexpr int kLoads = reduce::kMassParts / 32;
+  static_assert(reduce::kMassParts % 32 == 0, "a lane has as many parts as another");
+  float2 part[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; i++) part[i] = masses[32 * i + threadIdx.x % 32];
   float shift = -reduce::kInfinity, all = 0.0f;
 #pragma unroll
-  for (int i = 0; i < select::RowParts::kLoads; i++)
-    if (parts.part[i].y != 0.0f) shift = fmaxf(shift, parts.part[i].x);
+  for (int i = 0; i < kLoads; i++)
+    if (part[i].y != 0.0f) shift = fmaxf(shift, part[i].x);
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) shift = fmaxf(shift, __shfl_xor_sync(reduce::kFullWarp, shift, mask));
 #pragma unroll
-  for (int i = 0; i < select::RowParts::kLoads; i++)
-    if (parts.part[i].y != 0.0f) all = fmaf(parts.part[i].y, exp2_approx(parts.part[i].x - shift), all);
+  for (int i = 0; i < kLoads; i++)
+    if (part[i].y != 0.0f) all = fmaf(part[i].y, exp2_approx(part[i].x - shift), all);
   return make_float2(shift, all);
 }
 
