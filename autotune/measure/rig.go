@@ -394,11 +394,12 @@ type Step struct {
 	Sets      int
 	workspace device.Ptr
 	launch    func(i int) error
-	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: as a link of a chain,
-	// never alone, where the launch before it is a copy of itself.
+	// dependent, where not nil, is the geometry of a kernel that may start before the one before it has ended: inside a chain, and alone,
+	// where the launch before it is a copy of itself, only where that copy lets nothing start early.
 	dependent *device.Launch
 	// chained, where not nil, is true while the step is launched as a link of a chain.
 	chained *bool
+	early   bool // alone too
 	// reset runs before each replay, outside the timed part.
 	reset func() error
 }
@@ -436,8 +437,8 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws
-		if l.Dependent && links(work) {
-			s.dependent, l.Dependent = l, false
+		if l.Dependent {
+			s.dependent, s.early, l.Dependent = l, !links(work), !links(work)
 		}
 	}
 	return s, err

@@ -140,8 +140,8 @@ func (r *Rig) attendStep(work Work, fn device.Function, l *device.Launch, ws dev
 }
 
 // Chain is several works of one layer, one after the other: of decoding, score, select and attend, where the page lists that select
-// wrote are those that attend reads. The first of a decoding step is launched with an ordinary edge behind the layer before; the others
-// may start early (programmatic dependent launch), and so may all of an eviction, as runtime/kernel launches them.
+// wrote are those that attend reads. The first is launched with an ordinary edge behind the layer before; the others may start early
+// (programmatic dependent launch), as runtime/kernel launches them.
 func Chain(steps ...*Step) *Step {
 	c := &Step{Work: "chain", launch: func(i int) error {
 		for at, s := range steps {
@@ -172,7 +172,7 @@ func (s *Step) link(i int, inside bool) error {
 	}
 	if s.dependent != nil {
 		s.dependent.Dependent = inside
-		defer func() { s.dependent.Dependent = false }()
+		defer func() { s.dependent.Dependent = s.early }()
 	}
 	return s.launch(i)
 }
