@@ -185,8 +185,9 @@ func planPageScoreImma(s *specs.Spec, t Target) (candidates []Candidate, rejecte
 // immaMisfit says why a choice cannot run on the target, registers being what a thread has live and exchange the bytes that warps or lanes
 // exchange.
 func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, registers, exchange int) string {
-	// Entries and barriers, vectors, counters.
-	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() + exchange
+	// Entries and barriers, vectors, counters, parts of masses; single words and what alignment takes.
+	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() +
+		8*choice.warps*immaPassHeads(s) + 128 + exchange
 	shared := g.DynamicShared + static
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
