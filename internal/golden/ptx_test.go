@@ -85,6 +85,7 @@ var argsBytes = map[plan.Family]uintptr{
 	plan.PageScore:        unsafe.Sizeof(kernel.PageScoreArgs{}),
 	plan.PageSelect:       unsafe.Sizeof(kernel.PageSelectArgs{}),
 	plan.PageAttend:       unsafe.Sizeof(kernel.PageAttendArgs{}),
+	plan.PageSelectAttend: unsafe.Sizeof(kernel.PageSelectAttendArgs{}),
 	plan.DropObserve:      unsafe.Sizeof(kernel.DropObserveArgs{}),
 	plan.DropScore:        unsafe.Sizeof(kernel.DropScoreArgs{}),
 	plan.DropObserveScore: unsafe.Sizeof(kernel.DropObserveScoreArgs{}),
@@ -134,7 +135,7 @@ func caseSpec(name string) (*specs.Spec, error) {
 }
 
 // callsRarely are the kernels that keep the code of rare inputs out of the way of the usual ones, behind a call.
-var callsRarely = map[string]bool{"kvloom::page_select_cluster": true, "kvloom::page_score_imma": true}
+var callsRarely = map[string]bool{"kvloom::page_select_cluster": true, "kvloom::page_select_attend": true, "kvloom::page_score_imma": true}
 
 // copiesInBulk tells the ring form of page_score with bulk copies; its integer form has no such choice.
 func copiesInBulk(c plan.Candidate) bool {
