@@ -31,7 +31,7 @@ type VerifyCmd struct {
 	Workloads  string   `default:"auto" enum:"auto,quick,small,full" help:"quick, small, or full for long contexts too; auto: full for models on a GPU, else small."`
 	Case       string   `help:"Only the case of this name."`
 	Seed       uint64   `default:"1" help:"Seed of all inputs."`
-	Sweep      string   `help:"axes, random:N or random:N:SEED: generated specs instead of models."`
+	Sweep      string   `help:"axes, random:N, random:N:SEED or random:N:SEED:FIRST (a sweep cut off goes on there): generated specs instead of models."`
 	Sanitize   bool     `help:"Run on the simulator with its sanitizer: races, unwritten memory and more are failures."`
 	Schedule   string   `help:"random:SEED: run the simulator's warps in random order."`
 	Workers    int      `default:"0" help:"The simulator's workers; 1 repeats bit for bit, 0 is one a CPU."`

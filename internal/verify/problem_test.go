@@ -220,6 +220,10 @@ func TestSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, _ := ParseSweep("random:200:5")
+	rest, err := ParseSweep("random:200:5:180")
+	if err != nil || !cmp.Equal(rest, random[180:]) {
+		t.Errorf("from spec 180 on: %d specs, %v; want the last 20 of the same", len(rest), err)
+	}
 	if diff := cmp.Diff(random, again); diff != "" {
 		t.Errorf("a seed does not repeat: %s", diff)
 	}
@@ -228,7 +232,7 @@ func TestSweeps(t *testing.T) {
 			t.Errorf("%s: %v", s.Name, err)
 		}
 	}
-	for _, bad := range []string{"", "axis", "random", "random:0", "random:x", "random:5:y", "random:5:1:2", "random:-3"} {
+	for _, bad := range []string{"", "axis", "random", "random:0", "random:5:1:5", "random:5:1:2:3", "random:x", "random:5:y", "random:-3"} {
 		if _, err := ParseSweep(bad); err == nil {
 			t.Errorf("sweep %q was accepted", bad)
 		}

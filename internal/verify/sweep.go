@@ -137,25 +137,31 @@ func randomDrop(s *specs.Spec, r *rand.Rand, pick func(...int) int) {
 	}
 }
 
-// ParseSweep reads "axes", "random:N" or "random:N:SEED".
+// ParseSweep reads "axes", "random:N", "random:N:SEED" or "random:N:SEED:FIRST": a sweep that was cut off goes on at its spec FIRST,
+// from 0.
 func ParseSweep(text string) ([]*specs.Spec, error) {
-	usage := fmt.Errorf("sweep %q; use axes, random:N or random:N:SEED with N from 1 to 100000", text)
+	usage := fmt.Errorf("sweep %q; use axes, random:N, random:N:SEED or random:N:SEED:FIRST with N from 1 to 100000 and FIRST below N", text)
 	if text == "axes" {
 		return Axes(), nil
 	}
 	parts := strings.Split(text, ":")
-	if parts[0] != "random" || len(parts) < 2 || len(parts) > 3 {
+	if parts[0] != "random" || len(parts) < 2 || len(parts) > 4 {
 		return nil, usage
 	}
 	n, err := strconv.Atoi(parts[1])
 	if err != nil || n < 1 || n > 100_000 {
 		return nil, usage
 	}
-	seed := uint64(1)
-	if len(parts) == 3 {
+	seed, first := uint64(1), 0
+	if len(parts) >= 3 {
 		if seed, err = strconv.ParseUint(parts[2], 10, 64); err != nil {
 			return nil, usage
 		}
 	}
-	return RandomSpecs(n, seed), nil
+	if len(parts) == 4 {
+		if first, err = strconv.Atoi(parts[3]); err != nil || first < 0 || first >= n {
+			return nil, usage
+		}
+	}
+	return RandomSpecs(n, seed)[first:], nil
 }
