@@ -58,29 +58,29 @@ workloads: [{context: 1024, batch: 1}]'
   printf '%s\n' "name: kivi" "$common" 'cache: {dtype: kivi4, page_size: 16}' 'locks: {rank: 4, budget_tokens: 128}' >"$OUT/kivi.yaml"
   printf '%s\n' "name: small" "$common" 'cache: {page_size: 16}' \
     'locks: {rank: 2, coefficient_bits: 4, centroid_bits: 4, scale_group: 16, budget_tokens: 128}' >"$OUT/small.yaml"
-  for tool in memcheck racecheck initcheck synccheck; do
-    largest=0
-    [ "$tool" = synccheck ] && largest=8 # it takes clusters of 16 for faults: scripts/synccheck.cu
-    while read -r spec family; do
+  while read -r spec family; do
+    for tool in memcheck racecheck initcheck synccheck; do
+      largest=0
+      [ "$tool" = synccheck ] && largest=8 # it takes clusters of 16 for faults: scripts/synccheck.cu
       beside "$tool-$(basename "$spec" .yaml)-$family" "$sanitizer" --tool "$tool" --error-exitcode 9 "$gpu/kvloom" verify "$spec" \
         --family "$family" --device cuda --workloads quick --max-cluster "$largest"
-    done <<EOF
-smollm2-135m page_summary
+    done
+  done <<EOF
 smollm2-135m page_score
-smollm2-135m page_select
 smollm2-135m page_attend
+smollm2-135m page_select
+smollm2-135m page_summary
 smollm2-135m page_select_attend
+smollm2-135m drop_select,drop_pool_select
 smollm2-135m drop_observe,drop_observe_score
 smollm2-135m drop_score
-smollm2-135m drop_pool,drop_allot
-smollm2-135m drop_select,drop_pool_select
 smollm2-135m drop_compact
 $OUT/rerank.yaml page_rerank
 $OUT/rerank.yaml page_rerank_attend,page_select_rerank_attend
 $OUT/kivi.yaml kv_quantize,page_attend
 $OUT/small.yaml page_summary,page_score
+smollm2-135m drop_pool,drop_allot
 EOF
-  done
   wait
 }
 shapes() { step shapes "$gpu/kvloom" bench --shapes "${SHAPES:-bars,crossover,growth,breadth}" --out "$OUT/results.jsonl"; }
