@@ -163,7 +163,8 @@ func wholeNumbers(lo, hi float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// meanCurve is the geometric mean of curves, each kept at its end when others go on; it begins where all have a right trial.
+// meanCurve is the geometric mean of the ratios behind curves of percents above the best, each kept at its end when others go on; it
+// begins where all have a right trial.
 func meanCurve(curves [][]float64) (xy plotter.XYs) {
 	longest := 0
 	for _, c := range curves {
@@ -172,9 +173,9 @@ func meanCurve(curves [][]float64) (xy plotter.XYs) {
 	for i := range longest {
 		sum := 0.0
 		for _, c := range curves {
-			sum += math.Log(c[min(i, len(c)-1)])
+			sum += math.Log1p(c[min(i, len(c)-1)] / 100)
 		}
-		if y := math.Exp(sum / float64(len(curves))); !math.IsInf(y, 1) {
+		if y := 100 * math.Expm1(sum/float64(len(curves))); !math.IsInf(y, 1) {
 			xy = append(xy, plotter.XY{X: float64(i + 1), Y: y})
 		}
 	}

@@ -46,12 +46,15 @@ func TestReasonsAndFailures(t *testing.T) {
 	}
 }
 
-// The curve of a family begins where each of its workloads has a right trial.
+// The curve of a family begins where each of its workloads has a right trial, also where another's first trial was its best.
 func TestMeanCurve(t *testing.T) {
 	inf := math.Inf(1)
 	got := meanCurve([][]float64{{inf, 4, 1}, {1, 1, 1, 1}})
-	if len(got) != 3 || got[0].X != 2 || math.Abs(got[0].Y-2) > 1e-12 || got[2].X != 4 || math.Abs(got[2].Y-1) > 1e-12 {
-		t.Errorf("curve %v; want 2 at 2 trials, 1 from 3", got)
+	if len(got) != 3 || got[0].X != 2 || math.Abs(got[0].Y-100*(math.Sqrt(1.04*1.01)-1)) > 1e-9 || got[2].X != 4 || math.Abs(got[2].Y-1) > 1e-9 {
+		t.Errorf("curve %v; want 2.49 at 2 trials, 1 from 3", got)
+	}
+	if got := meanCurve([][]float64{{inf, 21}, {0, 0}}); len(got) != 1 || got[0].X != 2 || math.Abs(got[0].Y-10) > 1e-9 {
+		t.Errorf("curve %v; want 10 at 2 trials", got)
 	}
 	if xy := meanCurve(nil); xy != nil {
 		t.Errorf("no curves: %v", xy)
