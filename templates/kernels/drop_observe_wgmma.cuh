@@ -150,7 +150,6 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   constexpr int kColumns = S::kProduct / 4, kCounterWords = 64;
   static_assert(kSlots < kCounterWords, "a word counts the turns of a slot");
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ int is_last;
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y, kv_heads = gridDim.y, request = blockIdx.z;
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
@@ -266,12 +265,12 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   }
   if (clusters == 1) return;
   ptx::named_barrier<1, S::kConsumers>();
+  bool is_last = false;
   if (threadIdx.x == 0) {
     if (cluster + kSlots < clusters) ptx::arrive_grid(counter + 1 + slot);
     is_last = ptx::arrive_grid(counter) == static_cast<uint32_t>(clusters) - 1;
   }
-  ptx::named_barrier<1, S::kConsumers>();
-  if (!is_last) return;
+  if (!ptx::any_of_group(1, is_last, S::kConsumers)) return;
   // Four dims of a row a thread: all parts of them, and their peaks, are asked for before the first is used.
   constexpr int kAtOnce = 8;
   for (int quad = threadIdx.x; quad < S::kProduct * (HEAD_DIM / 4); quad += S::kConsumers) {

@@ -32,13 +32,12 @@ __device__ __forceinline__ void named_barrier() {
 }
 __device__ __forceinline__ void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-
-// A barrier of 128 threads that tells each whether any of them asked.
-__device__ __forceinline__ bool any_of_group(int id, bool asks) {
+// A barrier of so many threads that tells each whether any of them asked.
+__device__ __forceinline__ bool any_of_group(int id, bool asks, int threads = 128) {
   uint32_t any;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, 128, p;\nselp.b32 %0, 1, 0, q;\n}\n"
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}\n"
                : "=r"(any)
-               : "r"(static_cast<uint32_t>(asks)), "r"(id)
+               : "r"(static_cast<uint32_t>(asks)), "r"(id), "r"(threads)
                : "memory");
   return any != 0;
 }
