@@ -2,6 +2,7 @@ package autotune
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -62,7 +63,28 @@ func (c *checkers) do(ctx context.Context, alone *measure.Host, requests []measu
 			return nil
 		})
 	}
-	return responses, working.Wait()
+	if err := working.Wait(); err != nil {
+		return responses, err
+	}
+	return responses, askAgain(responses, func(i int) (measure.Response, error) {
+		alone.Close()
+		c.close()
+		return hosts[0].Do(ctx, requests[i])
+	})
+}
+
+// askAgain asks once more where the device had no room: a case maps tens of gigabytes, which children side by side and the buffers of the
+// one that measures may leave no room for. ask has to leave the device to that one request.
+func askAgain(responses []measure.Response, ask func(i int) (measure.Response, error)) (err error) {
+	for i, r := range responses {
+		if r.Class != string(store.LaunchError) || !strings.Contains(r.Message, "CUDA_ERROR_OUT_OF_MEMORY") {
+			continue
+		}
+		if responses[i], err = ask(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // found is what a check ahead of its trial came to, and the kernel's part of the time that it took.
