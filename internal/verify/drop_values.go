@@ -33,6 +33,7 @@ func valueCases(o Options, w int) []valueCase {
 		{Name: "all NaN", Reason: "no value at all (T8)", Kind: "nan", Heads: 2, Lens: []int{200}},
 		{Name: "one bin", Reason: "keys that share two digits (T2)", Kind: "near", Heads: 1, Lens: []int{3000}},
 		{Name: "uneven heads", Reason: "one head holds every large value", Kind: "uneven", Heads: 5, Lens: []int{300, 61}},
+		{Name: "misleading sample", Reason: "every fourth token alone is large: more are kept than the best of each four", Kind: "misleading", Heads: 3, Lens: []int{600, 64}},
 		{Name: "negative", Reason: "keydiff's scores", Kind: "negative", Heads: 2, Lens: []int{250}, Padded: true},
 		{Name: "replayed at other lengths", Reason: "a graph's lengths come from device memory (G2)", Kind: "random", Heads: 2, Lens: []int{200, 90}, Replays: [][]int{{3, 1000}, {1000, 0}, {201, 90}}},
 		{Name: "longer than the buffer", Reason: "keys that do not fit shared memory", Kind: "random", Heads: 1, Lens: []int{20000}},
@@ -76,7 +77,7 @@ func newValueProblem(c valueCase, page int, seed uint64) *valueProblem {
 	for b := range p.rows.Batch {
 		for h := range p.rows.Rows {
 			for j := range p.maxTokens {
-				p.values[p.rows.At(b, h)+int64(j)] = value(r, c.Kind, h)
+				p.values[p.rows.At(b, h)+int64(j)] = value(r, c.Kind, h, j)
 			}
 		}
 	}
@@ -84,7 +85,7 @@ func newValueProblem(c valueCase, page int, seed uint64) *valueProblem {
 }
 
 // value is one token's, of a kind.
-func value(r *rand.Rand, kind string, head int) float32 {
+func value(r *rand.Rand, kind string, head, token int) float32 {
 	switch kind {
 	case "random":
 		return float32(math.Exp(8 * r.NormFloat64()))
@@ -102,6 +103,12 @@ func value(r *rand.Rand, kind string, head int) float32 {
 		return math.Float32frombits(0x3f800000 + uint32(r.IntN(900)))
 	case "uneven":
 		return float32(r.Float64()) + float32(head/4)*10
+	case "misleading":
+		v := 1 + float32(r.Float64())/2
+		if token%4 == 1 {
+			v += 0.5
+		}
+		return v
 	case "negative":
 		return float32(-r.Float64())
 	}

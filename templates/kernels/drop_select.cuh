@@ -352,7 +352,9 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     }
     const bool open_ended = round == 0 && found.bin == BINS - 1;
     settled = left == 0 || (shift == 0 && !open_ended);
-    last = open_ended ? kPinned - 1 - from : min((1u << shift) - 1, kPinned - 1 - from);  // what is pinned never lies in it
+    // What is pinned never lies in it, nor, below the sample's interval, what that counted: bins may reach over the end.
+    const uint32_t end = round == 0 ? kPinned - 1 - from : last - (static_cast<uint32_t>(found.bin) << shift);
+    last = open_ended ? end : min((1u << shift) - 1, end);
   }
 }
 
