@@ -256,7 +256,8 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     if (lane == 0) sm.samples_of_warps[warp] = make_uint2(least, largest);
     __syncthreads();
     const uint2 e = lane < kWarps ? sm.samples_of_warps[lane] : make_uint2(kPinned, 0);
-    from = __reduce_min_sync(reduce::kFullWarp, e.x);
+    // Of the widest bin's size: below it, should the sample mislead, bins end where the interval does and hold nothing counted in it.
+    from = __reduce_min_sync(reduce::kFullWarp, e.x) & ~((1u << (32 - Memory::kBits)) - 1);
     last = min(__reduce_max_sync(reduce::kFullWarp, e.y), kPinned - 1 - (1u << 23)) + (1u << 23) - from;
   }
   if constexpr (kCluster > 1) ptx::cluster_wait<kCluster>();
@@ -352,9 +353,7 @@ __device__ __forceinline__ void drop_select(const DropSelectArgs& args) {
     }
     const bool open_ended = round == 0 && found.bin == BINS - 1;
     settled = left == 0 || (shift == 0 && !open_ended);
-    // What is pinned never lies in it, nor, below the sample's interval, what that counted: bins may reach over the end.
-    const uint32_t end = round == 0 ? kPinned - 1 - from : last - (static_cast<uint32_t>(found.bin) << shift);
-    last = open_ended ? end : min((1u << shift) - 1, end);
+    last = open_ended ? kPinned - 1 - from : min((1u << shift) - 1, kPinned - 1 - from);  // what is pinned never lies in it
   }
 }
 
