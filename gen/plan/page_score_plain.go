@@ -50,7 +50,12 @@ func planPlainScore(s *specs.Spec, t Target) FamilyPlan {
 			}
 			c := plainScoreCandidate(s, t, form, choice)
 			have, need := scoreRegistersLeft(scoreParams{warps: choice.warps, blocks: choice.blocks}), plainRegisters(s, choice.steps)
+			if choice.steps == 2 {
+				need = min(need, 255) // the least there is to have on their way: what does not fit is spilled
+			}
 			switch {
+			case need > 255:
+				p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and a thread has at most 255", need)})
 			case have < need-24:
 				p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("about %d registers a thread are live and %d warps x %d blocks an SM leave %d",
 					need, choice.warps, choice.blocks, have)})
@@ -74,11 +79,11 @@ func plainRegisters(s *specs.Spec, steps int) int {
 		if heads := (s.Attention.Group() + 7) / 8; heads%2 == 0 && s.Attention.HeadDim <= 128 {
 			tiles = 2
 		}
-		return min(20+(5+2*steps)*words+tiles*(words+12), 255)
+		return 20 + (5+2*steps)*words + tiles*(words+12)
 	case specs.Quest:
-		return min(60+6*words, 255)
+		return 60 + 6*words
 	}
-	return min(80+4*words, 255)
+	return 80 + 4*words
 }
 
 func plainScoreCandidate(s *specs.Spec, t Target, form Form, choice exactChoice) Candidate {
