@@ -430,10 +430,11 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	if work == Work(plan.PageSummary) && r.Build != BuildPrompt && r.Build != "" {
 		p.NewPages = 1
 	}
-	l, err := launchOf(c.Geometry, p)
+	geometry, err := c.Geometry.Launch(p)
 	if err != nil {
 		return nil, err
 	}
+	l := &geometry
 	s, err := r.stepOf(work, fn, l, ws)
 	if err == nil {
 		s.workspace = ws

@@ -4,6 +4,8 @@ package launch
 import (
 	"fmt"
 	"math"
+
+	"github.com/kvloom/kvloom/runtime/device"
 )
 
 // Quantity names a run-time number of a problem that grids and workspaces depend on.
@@ -105,6 +107,13 @@ func (g *Geometry) Blocks(p Problem) (grid [3]uint32, err error) {
 		grid[i] = uint32(n)
 	}
 	return grid, nil
+}
+
+// Launch evaluates the geometry for a problem. It allocates nothing.
+func (g *Geometry) Launch(p Problem) (device.Launch, error) {
+	grid, err := g.Blocks(p)
+	return device.Launch{Grid: grid, Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}, err
 }
 
 // WorkspaceBytes is what the caller allocates and zeroes once.

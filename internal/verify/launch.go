@@ -31,11 +31,8 @@ func (e *Env) Kernel(c plan.Candidate) (*Kernel, error) {
 
 // Geometry evaluates the candidate's geometry for a problem.
 func (k *Kernel) Geometry(p launch.Problem) (device.Launch, error) {
-	g := k.Candidate.Geometry
-	l := device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
-		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
-	var err error
-	if l.Grid, err = g.Blocks(p); err != nil {
+	l, err := k.Candidate.Geometry.Launch(p)
+	if err != nil {
 		return l, fmt.Errorf("%s: %w", k.Candidate.ID(), err)
 	}
 	return l, nil

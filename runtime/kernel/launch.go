@@ -86,12 +86,11 @@ func (s *Set) launchKernel(st device.Stream, lw *loadedWork, index int, p Proble
 	}
 	l := geometries.Get().(*device.Launch)
 	defer geometries.Put(l)
-	*l = device.Launch{Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(g.Cluster), 1, 1},
-		DynamicShared: uint32(g.DynamicShared), Dependent: early && g.Dependent}
 	var err error
-	if l.Grid, err = g.Blocks(p); err != nil {
+	if *l, err = g.Launch(p); err != nil {
 		return fmt.Errorf("%s: %w", lw.Name, err)
 	}
+	l.Dependent = early && l.Dependent
 	return s.fns[index].Launch(st, l, args, size)
 }
 
