@@ -97,9 +97,5 @@ func dropFusedCandidate(s *specs.Spec, t Target, shape dropFusedShape) Candidate
 
 // dropObserveScoreCost: K and V twice.
 func dropObserveScoreCost(s *specs.Spec) Cost {
-	observe, score := dropObserveCost(s), dropScoreCost(s)
-	return func(w specs.Workload) Work {
-		a, b := observe(w), score(w)
-		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
-	}
+	return dropObserveCost(s).and(dropScoreCost(s))
 }

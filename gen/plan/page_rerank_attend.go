@@ -48,7 +48,12 @@ func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
 
 // rerankLead moves the first candidate of so many warps and blocks a cluster before the others.
 func rerankLead(list []Candidate, warps, cluster int) []Candidate {
-	i := slices.IndexFunc(list, func(c Candidate) bool { return c.Param("warps") == warps && c.Param("cluster") == cluster })
+	return lead(list, func(c Candidate) bool { return c.Param("warps") == warps && c.Param("cluster") == cluster })
+}
+
+// lead moves the first candidate that is wanted before the others.
+func lead(list []Candidate, wanted func(Candidate) bool) []Candidate {
+	i := slices.IndexFunc(list, wanted)
 	if i <= 0 {
 		return list
 	}

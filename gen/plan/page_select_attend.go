@@ -23,7 +23,7 @@ var selectAttendShapes = []selectAttendShape{{16, 1, 8}, {8, 2, 8}, {8, 1, 8}, {
 const listSlots = 512
 
 func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
-	p := FamilyPlan{Family: PageSelectAttend, Cost: selectAttendCost(s)}
+	p := FamilyPlan{Family: PageSelectAttend, Cost: selectCost(s).and(attendCost(s))}
 	if t.Arch != "sm_90a" {
 		return p
 	}
@@ -36,12 +36,7 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		p.Candidates = append(p.Candidates, c)
 	}
 	if attendLists(s) <= clustersOf16 { // more SMs for few lists
-		for i, c := range p.Candidates {
-			if c.Param("cluster") == 16 {
-				p.Candidates = append(append(p.Candidates[i:i+1:i+1], p.Candidates[:i]...), p.Candidates[i+1:]...)
-				break
-			}
-		}
+		p.Candidates = lead(p.Candidates, func(c Candidate) bool { return c.Param("cluster") == 16 })
 	}
 	return p
 }
@@ -121,13 +116,4 @@ func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, dynam
 		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}
 	return attendLimits(s, t, z, shape.warps, shape.stages, dynamic+static, t.SharedPerBlock, t.Arch)
-}
-
-// selectAttendCost is both works', less the list's way through memory and back.
-func selectAttendCost(s *specs.Spec) Cost {
-	chooses, attends := selectCost(s), attendCost(s)
-	return func(w specs.Workload) Work {
-		a, b := chooses(w), attends(w)
-		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
-	}
 }

@@ -18,7 +18,7 @@ var selectRerankShapes = []rerankAttendShape{{16, 8, 1, 0}, {16, 16, 1, 0}, {8, 
 const selectRerankPages = 2
 
 func planPageSelectRerankAttend(s *specs.Spec, t Target) FamilyPlan {
-	p := FamilyPlan{Family: PageSelectRerankAttend, Cost: selectRerankCost(s)}
+	p := FamilyPlan{Family: PageSelectRerankAttend, Cost: selectCost(s).and(rerankAttendCost(s))}
 	if t.Arch != "sm_90a" {
 		return p
 	}
@@ -75,13 +75,4 @@ func selectRerankRefusal(s *specs.Spec, t Target, shape rerankAttendShape, words
 		return fmt.Sprintf("%d blocks of %d B of shared memory, an SM has %d B", shape.blocks, all, t.SharedPerBlock)
 	}
 	return ""
-}
-
-// selectRerankCost is all three works'.
-func selectRerankCost(s *specs.Spec) Cost {
-	proposes, rest := selectCost(s), rerankAttendCost(s)
-	return func(w specs.Workload) Work {
-		a, b := proposes(w), rest(w)
-		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
-	}
 }

@@ -130,6 +130,14 @@ type Work struct {
 	Exponential int64
 }
 
+// and is the cost of two works, one after the other.
+func (c Cost) and(next Cost) Cost {
+	return func(w specs.Workload) Work {
+		a, b := c(w), next(w)
+		return Work{Bytes: a.Bytes + b.Bytes, Flops: a.Flops + b.Flops, Exponential: a.Exponential + b.Exponential}
+	}
+}
+
 // planner makes one family's plan.
 type planner func(s *specs.Spec, t Target) FamilyPlan
 
