@@ -162,10 +162,7 @@ func (v *VerifyCmd) all(c *Context, dev devices.Choice, loader *verify.Loader, l
 		if err != nil {
 			return nil, err
 		}
-		ahead = append(ahead, p.Candidates...)
-		for _, chain := range p.Chains {
-			ahead = append(ahead, chain.Links...) // mostly the same again: each source is compiled once
-		}
+		ahead = append(ahead, p.All()...) // each source is compiled once
 		progress.total += len(p.Candidates) + len(p.Chains)
 	}
 	wait := loader.Prefetch(ahead, runtime.GOMAXPROCS(0))

@@ -31,11 +31,7 @@ func (v *VerifyCmd) compile(c *Context, compiler *nvrtc.Compiler, list []*specs.
 		if err != nil {
 			return err
 		}
-		all := p.Candidates
-		for _, chain := range p.Chains {
-			all = append(all, chain.Links...)
-		}
-		for _, candidate := range all {
+		for _, candidate := range p.All() {
 			src, err := render.Candidate(candidate)
 			if err != nil {
 				return err

@@ -12,16 +12,17 @@ import (
 	"github.com/kvloom/kvloom/specs"
 )
 
-func init() { register(plan.PageRerankAttend, checkPageRerankAttend) }
+func init() { register(plan.PageRerankAttend, checkRerankAttend) }
 
-// checkPageRerankAttend compares the lists of page_rerank_attend as checkPageRerank does, and its outputs and log-sum-exps with float64
-// attention over the pages that it chose.
-func checkPageRerankAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
+// checkRerankAttend compares the lists of page_rerank_attend as checkPageRerank does, and its outputs and log-sum-exps with float64
+// attention over the pages that it chose. What page_select_rerank_attend proposes is compared with the float64 choice among the estimates
+// that it was given, as checkPageSelect does.
+func checkRerankAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
 	return eachCase(ctx, e, c, rerankMetric, Cases(s, o), func(k *Kernel, cs Case) []Result {
 		if cs.HeadLens { // of compacted caches, which have no page summaries
 			return nil
 		}
-		return rerankAttendCase(e, s, k, cs, o.Seed, false)
+		return rerankAttendCase(e, s, k, cs, o.Seed, c.Family == plan.PageSelectRerankAttend)
 	})
 }
 

@@ -1,27 +1,14 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/runtime/kernel"
-	"github.com/kvloom/kvloom/specs"
 )
 
-func init() { register(plan.PageSelectRerankAttend, checkPageSelectRerankAttend) }
-
-// checkPageSelectRerankAttend compares what page_select_rerank_attend proposes with the float64 choice among the estimates that it was
-// given, as checkPageSelect does, and the rest as checkPageRerankAttend does, among what it proposed.
-func checkPageSelectRerankAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
-	return eachCase(ctx, e, c, rerankMetric, Cases(s, o), func(k *Kernel, cs Case) []Result {
-		if cs.HeadLens { // of compacted caches, which have no page summaries
-			return nil
-		}
-		return rerankAttendCase(e, s, k, cs, o.Seed, true)
-	})
-}
+func init() { register(plan.PageSelectRerankAttend, checkRerankAttend) }
 
 func (r *rerankRun) selectingArgs() *kernel.PageSelectRerankAttendArgs {
 	b := r.attended.args

@@ -129,6 +129,15 @@ type Planned struct {
 	Unchecked  []plan.Family // families without a checker
 }
 
+// All are the candidates of single checks, then those of chains, which are mostly the same again.
+func (p Planned) All() []plan.Candidate {
+	all := slices.Clone(p.Candidates)
+	for _, chain := range p.Chains {
+		all = append(all, chain.Links...)
+	}
+	return all
+}
+
 // ChainPlan names candidates that are checked as one graph.
 type ChainPlan struct {
 	Name  string // "chain default"

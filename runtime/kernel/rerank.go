@@ -72,8 +72,13 @@ func (s *Set) selectRerankAttend(st device.Stream, a *LayerArgs, p Problem, inde
 	all := threeArgs.Get().(*PageSelectRerankAttendArgs)
 	defer threeArgs.Put(all)
 	all.Select = a.Select
-	all.Both = PageRerankAttendArgs{Rerank: *a.Rerank, Out: a.Attend.Out, LSE: a.Attend.LSE, OutBatchStride: a.Attend.OutBatchStride, OutHeadStride: a.Attend.OutHeadStride}
+	all.Both = a.rerankAttend()
 	return s.launchKernel(st, s.works[selectRerankAttendWork], index, p, a.Select.Workspace, unsafe.Pointer(all), unsafe.Sizeof(*all), true)
+}
+
+// rerankAttend are the arguments of the rerank and the attention in one launch.
+func (a *LayerArgs) rerankAttend() PageRerankAttendArgs {
+	return PageRerankAttendArgs{Rerank: *a.Rerank, Out: a.Attend.Out, LSE: a.Attend.LSE, OutBatchStride: a.Attend.OutBatchStride, OutHeadStride: a.Attend.OutHeadStride}
 }
 
 // bothArgs keeps the arguments of a layer's rerank and attend off the per-launch heap.
@@ -83,7 +88,7 @@ var bothArgs = sync.Pool{New: func() any { return new(PageRerankAttendArgs) }}
 func (s *Set) rerankAttend(st device.Stream, a *LayerArgs, w Workload) error {
 	both := bothArgs.Get().(*PageRerankAttendArgs)
 	defer bothArgs.Put(both)
-	*both = PageRerankAttendArgs{Rerank: *a.Rerank, Out: a.Attend.Out, LSE: a.Attend.LSE, OutBatchStride: a.Attend.OutBatchStride, OutHeadStride: a.Attend.OutHeadStride}
+	*both = a.rerankAttend()
 	return s.launch(st, rerankAttendWork, w, s.rerankProblem(a.Rerank), 0, unsafe.Pointer(both), unsafe.Sizeof(*both), true)
 }
 
