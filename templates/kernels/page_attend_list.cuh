@@ -153,6 +153,33 @@ struct Parts {
   static constexpr int kQuads = (kTileHeads * HEAD_DIM / 4 + kCluster - 1) / kCluster;  // four dims each, that a block finishes
   alignas(16) float4 out[kCluster][kQuads];
   alignas(16) float2 stats[kCluster][kTileHeads];
+
+  // Sends four dims of a head to the block that finishes them, and the head's peak and sum to every block, where they land at a barrier.
+  __device__ __forceinline__ void send(int rank, int quad, const MergedQuad& m, uint32_t landed_at) {
+    const int head = quad / (HEAD_DIM / 4), at = quad % (HEAD_DIM / 4), owner = quad / kQuads;
+    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&out[rank][quad % kQuads]), owner),
+                     make_uint4(__float_as_uint(m.o.x), __float_as_uint(m.o.y), __float_as_uint(m.o.z), __float_as_uint(m.o.w)),
+                     ptx::map_to_rank(landed_at, owner));
+    if (at < kCluster)
+      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&stats[rank][head]), at),
+                       make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
+  }
+
+  // Adds up and stores this block's share of the outputs, quads from begin to end, and the log-sum-exps of heads that begin in it, which lie
+  // from lse_at on. All parts have landed.
+  template <int kThreads, typename T>
+  __device__ __forceinline__ void store(const PageAttendArgs& args, int begin, int end, int64_t request, int64_t q_head, int64_t lse_at) const {
+    using Q = typename Compute<T>::type;
+    constexpr int kHeadQuads = HEAD_DIM / 4;
+    for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kThreads) {
+      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+      const MergedQuad m = merge_quad<kCluster>([&](int r) { return stats[r][head]; }, [&](int r) { return out[r][quad - begin]; });
+      const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(args.cache.v_scale) / m.sum;
+      Q* to = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
+      *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
+      if (at == 0 && args.lse) args.lse[lse_at + head] = m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
+    }
+  }
 };
 
 }  // namespace attend
@@ -248,26 +275,10 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
         });
-    const int owner = quad / Received::kQuads;
-    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][quad % Received::kQuads]), owner),
-                     make_uint4(__float_as_uint(m.o.x), __float_as_uint(m.o.y), __float_as_uint(m.o.z), __float_as_uint(m.o.w)),
-                     ptx::map_to_rank(landed_at, owner));
-    if (at < kCluster)
-      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), at),
-                       make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
+    received.send(rank, quad, m, landed_at);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const MergedQuad m = merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
-                                              [&](int r) { return received.out[r][quad - own_begin]; });
-    const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
-    Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
-    if (at == 0 && args.lse)
-      args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
-          m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
-  }
+  received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);
   __syncthreads();  // nobody looks at the barrier any more
   if (tid == 0) mbarrier_invalidate(&landed);  // its memory is the next block's
 }

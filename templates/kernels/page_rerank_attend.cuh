@@ -14,20 +14,7 @@ __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& g
   using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, kRing>;
   extern __shared__ __align__(128) uint8_t rings[];  // [kNumWarps][kRingBytes]
   __shared__ typename B::Memory memory;
-  const PageRerankArgs& args = given.rerank;
-  const B all(memory, args, ptx::cluster_rank<kCluster>());
-  all.arm();
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block
-  // The length, the table and the query stand since before the layer's first launch.
-  const int length = max(args.cache.seq_lens[blockIdx.z], 0);
-  List l;
-  PageScoreArgs score;
-  all.describe(l, blockIdx.z, blockIdx.y, length, score);
-  typename B::Query query;
-  load_rows<typename B::S>(score, l.request, l.list, 0, query);
-  ptx::wait_for_dependencies();
-  const int page = all.find(l, gridDim.y);
-  all.template run<false>(rings, &given, l, gridDim.y, length, score, query, page);
+  serve<B>(memory, given.rerank, rings, &given);
 }
 
 }  // namespace kvloom

@@ -12,19 +12,7 @@ __device__ __forceinline__ void page_rerank_cluster(const PageRerankArgs& args) 
   using namespace rerank;
   using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, false, 0>;
   __shared__ typename B::Memory memory;
-  const B all(memory, args, ptx::cluster_rank<kCluster>());
-  all.arm();
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block
-  // The length, the table and the query stand since before the layer's first launch.
-  const int length = max(args.cache.seq_lens[blockIdx.z], 0);
-  List l;
-  PageScoreArgs score;
-  all.describe(l, blockIdx.z, blockIdx.y, length, score);
-  typename B::Query query;
-  load_rows<typename B::S>(score, l.request, l.list, 0, query);
-  ptx::wait_for_dependencies();
-  const int page = all.find(l, gridDim.y);
-  all.template run<false>(nullptr, nullptr, l, gridDim.y, length, score, query, page);
+  serve<B>(memory, args, nullptr, nullptr);
 }
 
 }  // namespace kvloom

@@ -33,7 +33,7 @@ struct ListRerank {
   using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
   static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
-  static constexpr int kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
+  static constexpr int kBlocks = kCluster, kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
   // Pages of values that a warp holds: kRing, or all of its candidates.
   static constexpr int kHolds = kRing > 0 && kRing < kEach ? kRing : kEach;
   static constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
@@ -467,6 +467,24 @@ struct ListRerank {
     if (tid == 0) mbarrier_invalidate(&memory.landed), mbarrier_invalidate(&memory.again), mbarrier_invalidate(&memory.worded), mbarrier_invalidate(&memory.merged);  // their memory is the next block's
   }
 };
+
+// One list by a cluster, of a launch that begins with the rerank. B is a ListRerank; rings and attends are of those that attend too.
+template <class B>
+__device__ __forceinline__ void serve(typename B::Memory& memory, const PageRerankArgs& args, uint8_t* rings, const PageRerankAttendArgs* attends) {
+  const B all(memory, args, ptx::cluster_rank<B::kBlocks>());
+  all.arm();
+  ptx::cluster_arrive<B::kBlocks>();  // awaited before the first store into another block
+  // The length, the table and the query stand since before the layer's first launch.
+  const int length = max(args.cache.seq_lens[blockIdx.z], 0);
+  List l;
+  PageScoreArgs score;
+  all.describe(l, blockIdx.z, blockIdx.y, length, score);
+  typename B::Query query;
+  load_rows<typename B::S>(score, l.request, l.list, 0, query);
+  ptx::wait_for_dependencies();
+  const int page = all.find(l, gridDim.y);
+  all.template run<false>(rings, attends, l, gridDim.y, length, score, query, page);
+}
 
 }  // namespace rerank
 

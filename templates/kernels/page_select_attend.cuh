@@ -190,13 +190,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + (from + w) * S::kRingBytes + (of_warp * S::kOutStride + 4 * at) * 4);
         });
-    const int owner = quad / Received::kQuads;
-    ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.out[rank][quad % Received::kQuads]), owner),
-                     make_uint4(__float_as_uint(m.o.x), __float_as_uint(m.o.y), __float_as_uint(m.o.z), __float_as_uint(m.o.w)),
-                     ptx::map_to_rank(landed_at, owner));
-    if (at < kCluster)
-      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&received.stats[rank][head]), at),
-                       make_uint2(__float_as_uint(m.peak), __float_as_uint(m.sum)), ptx::map_to_rank(landed_at, at));
+    received.send(rank, quad, m, landed_at);
   }
   if (chosen) {
     using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
@@ -204,17 +198,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     write_count<kCluster>(all.select);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  for (int quad = own_begin + tid; quad < own_end; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const MergedQuad m = merge_quad<kCluster>([&](int r) { return received.stats[r][head]; },
-                                              [&](int r) { return received.out[r][quad - own_begin]; });
-    const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(cache.v_scale) / m.sum;
-    Q* out = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
-    *reinterpret_cast<uint2*>(out + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
-    if (at == 0 && args.lse)
-      args.lse[static_cast<int64_t>(request) * lists * HEADS + q_head + head] =
-          m.sum == 0.0f ? minus_infinity() : (m.peak + log2f(m.sum)) * kLn2;
-  }
+  received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);
   __syncthreads();  // nobody looks at the barriers any more
   if (tid == 0) {  // their memory is the next block's
     mbarrier_invalidate(&landed);
