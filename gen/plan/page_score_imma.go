@@ -196,11 +196,30 @@ func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, r
 	if sm := t.SharedPerBlock + 1<<10; choice.blocks*(shared+1<<10) > sm {
 		return fmt.Sprintf("%d blocks of %d B of shared memory do not fit the %d B of an SM together", choice.blocks, shared, sm)
 	}
+	if reason := immaOutrun(s, choice); reason != "" {
+		return reason
+	}
 	// Each of the 4 partitions of an SM holds whole warps.
 	if have := min(65536/((g.Block+127)/128*128*choice.blocks)/8*8, 255); have < registers {
 		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", registers, g.Block*choice.blocks, have)
 	}
 	return ""
+}
+
+// immaOutrun refuses rings whose filling warps could lap their readers. Readers form groups that take tiles in turn, and a warp that fills
+// every fill-th tile waits for the parity of its stage alone, which is the same two rounds ago: it must know by then that what was in the
+// stage two rounds ago is read. What its own earlier tiles told it of the same group is enough if the least common multiple of fill and
+// groups is within the ring. (A ring of three tiles that four warps filled ended in a launch failure on an H200.)
+func immaOutrun(s *specs.Spec, choice immaChoice) string {
+	groups := choice.warps / (choice.heads * immaPasses(s) * max(choice.split, 1))
+	common := choice.fill
+	for common%groups != 0 {
+		common += choice.fill
+	}
+	if common <= choice.stages {
+		return ""
+	}
+	return fmt.Sprintf("%d warps that fill a ring of %d tiles for %d groups of readers in turn could overwrite a tile that is still read", choice.fill, choice.stages, groups)
 }
 
 // immaFit turns a choice for tiles of 8 kv heads of rank 4 into one for this spec's: the warps a multiple of the heads, and about as
