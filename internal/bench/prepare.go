@@ -6,66 +6,58 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 )
 
 // Prefetch compiles what the jobs will load, and needs no device for it. Run does so itself, and meets the faults again where the code is
-// needed; alone it fills the compiler's cache, so that a machine whose time is dear finds everything there.
+// needed.
 func (b *Bench) Prefetch(ctx context.Context, jobs []Job) (kernels int, err error) {
-	var workers sync.WaitGroup
-	var mu sync.Mutex
-	var faults []error
-	fault := func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		faults = append(faults, err)
-	}
-	slots := make(chan struct{}, max(runtime.NumCPU(), 1))
-	seen := map[string]bool{}
-	compile := func(src render.Source, what string) {
-		if seen[src.Hash] {
-			return
+	sources, names, faults := b.Sources(jobs)
+	for i, fault := range b.Code.All(ctx, sources, runtime.NumCPU(), nil) {
+		if fault != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", names[i], fault))
 		}
-		seen[src.Hash] = true
-		workers.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			if _, err := b.Code.Get(ctx, src); err != nil {
-				fault(fmt.Errorf("%s: %w", what, err))
-			}
-		})
+	}
+	return len(sources), errors.Join(append(faults, ctx.Err())...)
+}
+
+// Sources are what the jobs will load, each once, with names to report them by, and what has no source. Compiled beforehand they fill the
+// compiler's cache, so that a machine whose time is dear finds everything there.
+func (b *Bench) Sources(jobs []Job) (sources []render.Source, names []string, faults []error) {
+	seen := map[string]bool{}
+	add := func(src render.Source, name string) {
+		if !seen[src.Hash] {
+			seen[src.Hash] = true
+			sources, names = append(sources, src), append(names, name)
+		}
 	}
 	for _, entry := range roofEntries {
-		compile(roof(entry), entry)
+		add(roof(entry), entry)
 	}
 	for _, j := range withWorkloads(jobs) {
 		p := plan.New(j.Spec, plan.Targets["sm_90a"])
 		for _, work := range worksOf(p, j.Families) {
 			list, err := b.candidates(j, p, work)
 			if err != nil {
-				fault(fmt.Errorf("%s: %w", j.Spec.Name, err))
+				faults = append(faults, fmt.Errorf("%s: %w", j.Spec.Name, err))
 				continue
 			}
 			for _, c := range list {
 				src, err := render.Candidate(c)
 				if err != nil {
-					fault(err)
+					faults = append(faults, err)
 					continue
 				}
-				compile(src, c.ID()+" of "+j.Spec.Name)
+				add(src, c.ID()+" of "+j.Spec.Name)
 			}
 		}
 	}
-	workers.Wait()
-	return len(seen), errors.Join(append(faults, ctx.Err())...)
+	return sources, names, faults
 }
 
 // candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, the plan's first ones.
@@ -135,14 +127,14 @@ func (b *Bench) step(ctx context.Context, rig *measure.Rig, work measure.Work, c
 	if err != nil {
 		return nil, err
 	}
-	fn, err := b.load(ctx, src)
+	fn, err := b.load(ctx, src, &c.Geometry)
 	if err != nil {
 		return nil, err
 	}
 	return rig.Step(work, c, fn)
 }
 
-func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, error) {
+func (b *Bench) load(ctx context.Context, src render.Source, g *launch.Geometry) (device.Function, error) {
 	if fn := b.functions[src.Hash]; fn != nil {
 		return fn, nil
 	}
@@ -158,7 +150,7 @@ func (b *Bench) load(ctx context.Context, src render.Source) (device.Function, e
 	if err != nil {
 		return nil, err
 	}
-	fn, err := mod.Function(src.Entry)
+	fn, err := launch.Function(mod, src.Entry, g)
 	if err == nil {
 		if b.functions == nil {
 			b.functions = map[string]device.Function{}

@@ -68,7 +68,7 @@ func (c *BenchCmd) Run(ctx *Context) error {
 		return err
 	}
 	if c.Compile {
-		return c.prefetch(ctx, jobs)
+		return c.compile(ctx, jobs)
 	}
 	lines, err := bench.Extend(c.Out)
 	if err != nil {
@@ -103,8 +103,8 @@ func (c *BenchCmd) tables() error {
 	return nil
 }
 
-// prefetch compiles what measure would load.
-func (c *BenchCmd) prefetch(ctx *Context, jobs []bench.Job) error {
+// compile compiles what measure would load.
+func (c *BenchCmd) compile(ctx *Context, jobs []bench.Job) error {
 	compiler, err := nvrtc.Open()
 	if err != nil {
 		return err
@@ -114,10 +114,10 @@ func (c *BenchCmd) prefetch(ctx *Context, jobs []bench.Job) error {
 		return err
 	}
 	defer done()
-	b := bench.Bench{Code: nvrtc.NewOnce(autotune.CompileWith(compiler)), Choose: choose, Pick: c.Pick}
-	kernels, err := b.Prefetch(ctx, jobs)
-	fmt.Fprintf(ctx.Stderr, "%d kernels of %d shapes\n", kernels, len(jobs))
-	return err
+	b := bench.Bench{Choose: choose, Pick: c.Pick}
+	sources, _, missing := b.Sources(jobs)
+	faults, err := compileAll(ctx, nvrtc.NewOnce(autotune.CompileWith(compiler)), sources)
+	return errors.Join(append(append(missing, faults...), err)...)
 }
 
 // measure runs the jobs on the GPU. keep, where there is one, has each line as soon as it is measured.

@@ -240,7 +240,7 @@ func TestTuneCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("%d candidates compiled, 0 refused", len(plan.New(spec, plan.Targets["sm_90a"]).Of(plan.DropPool).Candidates))
+	want := fmt.Sprintf("%d kernels compiled, 0 refused", len(plan.New(spec, plan.Targets["sm_90a"]).Of(plan.DropPool).Candidates))
 	if got := command(t, "tune", "smollm2-135m", "--compile", "--only", "drop_pool"); !strings.Contains(got, want) {
 		t.Errorf("%s; want %s", got, want)
 	}

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"fmt"
-	"sync/atomic"
-	"time"
-
-	"golang.org/x/sync/errgroup"
+	"context"
+	"errors"
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
@@ -25,7 +22,7 @@ func (v *VerifyCmd) compile(c *Context, compiler *nvrtc.Compiler, list []*specs.
 	defer dev.Close()
 	info := dev.Info()
 	info.Backend = "cuda"
-	sources := map[string]render.Source{}
+	var sources []render.Source
 	for _, s := range list {
 		p, err := verify.Plan(info, s, verify.Options{Candidates: v.Candidates, Families: families, MaxCluster: v.MaxCluster})
 		if err != nil {
@@ -36,28 +33,11 @@ func (v *VerifyCmd) compile(c *Context, compiler *nvrtc.Compiler, list []*specs.
 			if err != nil {
 				return err
 			}
-			sources[src.Hash] = src
+			sources = append(sources, src)
 		}
 	}
-	start := time.Now()
-	var done atomic.Int64
-	g := new(errgroup.Group)
-	g.SetLimit(v.jobsOf("cuda"))
-	for _, src := range sources {
-		g.Go(func() error {
-			if c.Err() != nil {
-				return c.Err()
-			}
-			_, err := compiler.Compile(c, src, nvrtc.Options{})
-			if n := done.Add(1); n%10 == 0 || int(n) == len(sources) {
-				fmt.Fprintf(c.Stderr, "[%d/%d] %v\n", n, len(sources), time.Since(start).Round(time.Second))
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	fmt.Fprintf(c.Stdout, "%d kernels compiled\n", len(sources))
-	return nil
+	faults, err := compileAll(c, nvrtc.NewOnce(func(ctx context.Context, src render.Source) (*nvrtc.Module, error) {
+		return compiler.Compile(ctx, src, nvrtc.Options{})
+	}), sources)
+	return errors.Join(append(faults, err)...)
 }

@@ -87,7 +87,7 @@ func (c *Cache) load(key, arch string) (*Module, []string) {
 		err = fmt.Errorf("it holds a module of key %.12s for %s", m.Key, m.Arch)
 	}
 	if err == nil {
-		err = checkCubin(m)
+		err = errors.Join(checkCubin(m), checkPTX(m))
 	}
 	if err != nil {
 		os.Remove(c.file(key)) // store replaces it in any case
@@ -188,6 +188,15 @@ func checkCubin(m *Module) error {
 	}
 	if want := strings.TrimRight(strings.TrimPrefix(m.CubinArch, "sm_"), "af"); strconv.Itoa(got) != want {
 		return fmt.Errorf("its cubin is code for sm_%d, not %s", got, m.CubinArch)
+	}
+	return nil
+}
+
+// checkPTX refuses a module for a virtual architecture without PTX: that is what a driver loads of it. One for a real architecture is loaded as
+// its cubin, and a cache that travels may leave the PTX behind.
+func checkPTX(m *Module) error {
+	if strings.HasPrefix(m.Arch, "compute_") && !bytes.Contains(m.PTX, []byte(".version")) {
+		return fmt.Errorf("its PTX for %s is %d bytes without a version", m.Arch, len(m.PTX))
 	}
 	return nil
 }

@@ -201,6 +201,26 @@ func TestCacheDistrustsEntries(t *testing.T) {
 	}
 }
 
+// A cache that travelled without the PTX of portable kernels made every one of them a launch error: the driver loads nothing else of them.
+func TestCheckPTX(t *testing.T) {
+	whole := []byte("//\n.version 9.0\n.target compute_80\n")
+	tests := []struct {
+		name, arch string
+		ptx        []byte
+		usable     bool
+	}{
+		{"portable", "compute_80", whole, true},
+		{"portable, left behind", "compute_80", []byte("//"), false},
+		{"portable, none", "compute_80", nil, false},
+		{"its cubin is loaded", "sm_90a", []byte("//"), true},
+	}
+	for _, tt := range tests {
+		if err := checkPTX(&Module{Arch: tt.arch, PTX: tt.ptx}); (err == nil) != tt.usable {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
 func mustEncode(t *testing.T, m *Module) []byte {
 	t.Helper()
 	b, err := encode(m)

@@ -52,3 +52,36 @@ func (o *Once) Get(ctx context.Context, src render.Source) (*Module, error) {
 
 // Ready tells whether Get would return at once.
 func (o *Once) Ready(src render.Source) bool { return o.task(src.Hash).done.Load() }
+
+// All compiles sources on that many goroutines, each once, until ctx ends. The errors are in the order of the sources, nil for those that
+// compile. told, where there is one, hears from one goroutine at a time how many are done.
+func (o *Once) All(ctx context.Context, sources []render.Source, workers int, told func(done int)) []error {
+	faults := make([]error, len(sources))
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	next, done := 0, 0
+	take := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		next++
+		return next - 1
+	}
+	for range min(max(workers, 1), len(sources)) {
+		all.Go(func() {
+			for i := take(); i < len(sources); i = take() {
+				if faults[i] = ctx.Err(); faults[i] != nil {
+					continue
+				}
+				_, faults[i] = o.Get(ctx, sources[i])
+				mu.Lock()
+				done++
+				if told != nil {
+					told(done)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return faults
+}
