@@ -2,6 +2,7 @@ package autotune
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,21 +40,42 @@ func (c *checkers) running() (n int) {
 	return n
 }
 
+// fewAtOnce children have room for the tens of gigabytes that a case far apart maps, beside the buffers of the one that measures, on a GPU of
+// 141 GB.
+const fewAtOnce = 2
+
 // do answers requests that time nothing, as many at once as there are checkers; without any, one after the other on the given host. The
-// children live as long as ctx.
+// children live as long as ctx. A case maps tens of gigabytes, which children side by side may leave no room for: what found none is asked
+// again by few, and then by one that has the device for itself.
 func (c *checkers) do(ctx context.Context, alone *measure.Host, requests []measure.Request) ([]measure.Response, error) {
 	hosts := c.hosts
 	if len(hosts) == 0 {
 		hosts = []*measure.Host{alone}
 	}
 	responses := make([]measure.Response, len(requests))
-	next := make(chan int, len(requests))
-	for i := range requests {
+	return responses, askAgain(responses, func(at []int, try int) error {
+		working := hosts
+		switch try {
+		case 1:
+			working = hosts[:min(fewAtOnce, len(hosts))]
+		case 2:
+			working = hosts[:1]
+			alone.Close()
+			c.close()
+		}
+		return side(ctx, working, requests, responses, at)
+	})
+}
+
+// side answers the requests at some places side by side.
+func side(ctx context.Context, hosts []*measure.Host, requests []measure.Request, responses []measure.Response, at []int) error {
+	next := make(chan int, len(at))
+	for _, i := range at {
 		next <- i
 	}
 	close(next)
 	var working errgroup.Group
-	for _, h := range hosts[:min(len(hosts), len(requests))] {
+	for _, h := range hosts[:min(len(hosts), len(at))] {
 		working.Go(func() (err error) {
 			for i := range next {
 				if responses[i], err = h.Do(ctx, requests[i]); err != nil {
@@ -63,26 +85,27 @@ func (c *checkers) do(ctx context.Context, alone *measure.Host, requests []measu
 			return nil
 		})
 	}
-	if err := working.Wait(); err != nil {
-		return responses, err
-	}
-	return responses, askAgain(responses, func(i int) (measure.Response, error) {
-		alone.Close()
-		c.close()
-		return hosts[0].Do(ctx, requests[i])
-	})
+	return working.Wait()
 }
 
-// askAgain asks once more where the device had no room: a case maps tens of gigabytes, which children side by side and the buffers of the
-// one that measures may leave no room for. ask has to leave the device to that one request.
-func askAgain(responses []measure.Response, ask func(i int) (measure.Response, error)) (err error) {
-	for i, r := range responses {
-		if r.Class != string(store.LaunchError) || !strings.Contains(r.Message, "CUDA_ERROR_OUT_OF_MEMORY") {
-			continue
-		}
-		if responses[i], err = ask(i); err != nil {
+// tries is how often what finds no memory is asked in all.
+const tries = 3
+
+// askAgain has everything answered, and then what found no memory again. ask answers the requests at some places, in ways that leave each try
+// more room.
+func askAgain(responses []measure.Response, ask func(at []int, try int) error) error {
+	at := make([]int, len(responses))
+	for i := range at {
+		at[i] = i
+	}
+	for try := 0; try < tries && len(at) > 0; try++ {
+		if err := ask(at, try); err != nil {
 			return err
 		}
+		at = slices.DeleteFunc(at, func(i int) bool {
+			r := responses[i]
+			return r.Class != string(store.LaunchError) || !strings.Contains(r.Message, "CUDA_ERROR_OUT_OF_MEMORY")
+		})
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package autotune
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,23 +16,26 @@ func TestAskAgain(t *testing.T) {
 	full := measure.Response{Class: string(store.LaunchError), Message: "check far apart: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY: out of memory"}
 	refused := measure.Response{Class: string(store.LaunchError), Message: "CUDA_ERROR_INVALID_VALUE"}
 	right := measure.Response{Class: string(store.OK)}
-	responses := []measure.Response{right, full, refused, full}
-	var asked []int
-	err := askAgain(responses, func(i int) (measure.Response, error) {
-		asked = append(asked, i)
-		if i == 3 {
-			return full, nil // alone too
+	responses := make([]measure.Response, 4)
+	var asked [][]int
+	err := askAgain(responses, func(at []int, try int) error {
+		asked = append(asked, slices.Clone(at))
+		for _, i := range at {
+			responses[i] = []measure.Response{right, full, refused, full}[i]
+			if i == 1 && try == 1 {
+				responses[i] = right // few have room
+			}
 		}
-		return right, nil
+		return nil
 	})
 	if diff := cmp.Diff([]measure.Response{right, right, refused, full}, responses); err != nil || diff != "" {
 		t.Errorf("%v, %s", err, diff)
 	}
-	if diff := cmp.Diff([]int{1, 3}, asked); diff != "" {
+	if diff := cmp.Diff([][]int{{0, 1, 2, 3}, {1, 3}, {3}}, asked); diff != "" {
 		t.Error(diff)
 	}
 	lost := errors.New("the child is gone")
-	if err := askAgain(responses, func(int) (measure.Response, error) { return right, lost }); !errors.Is(err, lost) {
+	if err := askAgain(responses, func([]int, int) error { return lost }); !errors.Is(err, lost) {
 		t.Errorf("%v; want %v", err, lost)
 	}
 }
