@@ -39,6 +39,9 @@ var plainScoreChoices = []plainChoice{{4, 4}, {4, 3}, {8, 2}, {4, 2}, {8, 1}, {4
 
 func planPlainScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageScore, Cost: plainScoreCost(s)}
+	if s.Locks.Scorer == specs.ExactLSE {
+		p.Candidates, p.Rejected = planExactBulk(s, t)
+	}
 	var tight []Candidate
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" {

@@ -175,12 +175,34 @@ __device__ __forceinline__ void sum_step(const float (&x)[S::kTiles][2][2], int 
     }
 }
 
+// Stores the scores of a task's pages, of which `mapped` says whether they have a block.
+template <class S>
+__device__ __forceinline__ void store_kept(const PageScoreArgs& args, const TileTask& t, uint32_t mapped, const float (&kept)[S::kTiles][2][2]) {
+  constexpr int kPages = ExactStep<S>::kTilePages, kKept = S::kPage == 4 ? 2 : 1;
+  const int g = threadIdx.x % 32 / 4, p = threadIdx.x % 4, first = t.tile * kPages;
+  const int kv_head = t.unit / S::kPasses, pass = t.unit % S::kPasses;
+  float* scores = args.scores + t.request * args.score_batch_stride + first;
+#pragma unroll
+  for (int k = 0; k < kKept; k++) {
+    const int n = g + 8 * k;
+    if (n >= kPages || first + n >= t.pages) continue;
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int head = pass * S::kUnitHeads + tile * 8 + 2 * p + h;
+        if (head < S::kGroup)
+          scores[(static_cast<int64_t>(kv_head) * S::kGroup + head) * args.score_head_stride + n] =
+              mapped >> n & 1 ? kept[tile][k][h] : minus_infinity();
+      }
+  }
+}
+
 // Grid: x blocks of WARPS warps, any number. No shared memory. STEPS: of keys in registers, all but one of them on their way.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, bool SOFTCAP, int WARPS, int STEPS>
 __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
   using S = RowShape<T, HEAD_DIM, PAGE, GROUP, SOFTCAP>;
   using Step = ExactStep<S>;
-  constexpr int kKept = PAGE == 4 ? 2 : 1;
   static_assert(Step::kSteps % STEPS == 0, "a step of every task has the same registers");
   const uint32_t units = static_cast<uint32_t>(args.cache.kv_heads) * S::kPasses;
   const WarpShare share(WARPS, units);
@@ -198,7 +220,6 @@ __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
     for (int s = 0; s + 1 < STEPS; s++) step[s].load(args, of, head, s);
   };
   begin(block, now.unit / S::kPasses);
-  const int g = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
   for (bool more = true; more; now = then) {
     more = tasks.next(then);
     const int next_block = more ? Step::blocks(args, then) : -1;
@@ -228,21 +249,7 @@ __device__ __forceinline__ void page_score_exact(const PageScoreArgs& args) {
       step_logits<S>(args, step[s % STEPS], query, x);
       sum_step<S>(x, s, total, kept);
     }
-    float* scores = args.scores + now.request * args.score_batch_stride + first;
-#pragma unroll
-    for (int k = 0; k < kKept; k++) {
-      const int n = g + 8 * k;
-      if (n >= Step::kTilePages || first + n >= now.pages) continue;
-#pragma unroll
-      for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const int head = pass * S::kUnitHeads + tile * 8 + 2 * p + h;
-          if (head < GROUP)
-            scores[(static_cast<int64_t>(kv_head) * GROUP + head) * args.score_head_stride + n] =
-                mapped >> n & 1 ? kept[tile][k][h] : minus_infinity();
-        }
-    }
+    store_kept<S>(args, now, mapped, kept);
     block = next_block;
   }
 }
