@@ -153,7 +153,7 @@ func (s *session) measureAll(ctx, hard context.Context) error {
 			return err
 		}
 		queue = slices.Delete(queue, at, at+1)
-		if more && len(queue) <= depth {
+		if more && s.out.Measured%Deal == 0 { // what is left to learn does not change by a trial
 			for _, l := range s.schedule.lists {
 				s.schedule.learn(l, s.Plan, s.out.Device)
 			}

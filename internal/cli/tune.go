@@ -196,13 +196,22 @@ func (c *TuneCmd) share(ctx context.Context, t *tuneTools, list []*specs.Spec, i
 	return shareOf(c.Budget, spent, i), nil
 }
 
-// shareOf is what model i may have spent in all: what it has, in seconds, and an equal part, with the models after it, of what is left.
+// shareOf is what model i may have spent in all, where the models have spent so many seconds: what is left goes to it and the models after it,
+// first to those that have spent least, so that a run that was killed in one model does not take the others' part.
 func shareOf(budget time.Duration, spent []float64, i int) time.Duration {
 	left := budget.Seconds()
 	for _, s := range spent {
 		left -= s
 	}
-	return time.Duration((spent[i] + max(left, 0)/float64(len(spent)-i)) * float64(time.Second))
+	left = max(left, 0)
+	level, sum, rest := 0.0, 0.0, slices.Sorted(slices.Values(spent[i:]))
+	for n, s := range rest { // as many as what is left raises to one level
+		sum += s
+		if level = (left + sum) / float64(n+1); n+1 < len(rest) && level <= rest[n+1] {
+			break
+		}
+	}
+	return time.Duration(max(level, spent[i]) * float64(time.Second))
 }
 
 func (c *TuneCmd) tuner(t *tuneTools, spec *specs.Spec, budget time.Duration) *autotune.Tuner {

@@ -223,7 +223,10 @@ func TestShareOfBudget(t *testing.T) {
 		{"first of three", "a third", []float64{0, 0, 0}, 0, budget / 3},
 		{"second after the first", "half of what is left", []float64{500, 0, 0}, 1, 500 * time.Second},
 		{"last", "all that is left", []float64{500, 300, 0}, 2, 700 * time.Second},
-		{"resumed", "its own time counts", []float64{200, 0, 0}, 0, 200*time.Second + 1300*time.Second/3},
+		{"resumed", "its own time counts", []float64{200, 0, 0}, 0, budget / 3},
+		{"resumed late", "the others first", []float64{800, 0, 0}, 0, 800 * time.Second},
+		{"resumed in the second", "as much as the third gets", []float64{500, 400, 0}, 1, 500 * time.Second},
+		{"resumed beyond", "a level between those that spent most", []float64{600, 500, 100}, 1, 500 * time.Second},
 		{"spent", "nothing more than it had", []float64{800, 600, 200}, 2, 200 * time.Second},
 	}
 	for _, tt := range tests {
