@@ -14,10 +14,14 @@ const PageSelectAttend Family = "page_select_attend"
 // selectAttendShape is one choice of the tuner: a cluster of blocks selects a list and attends to it.
 type selectAttendShape struct {
 	warps, stages, cluster int
+	bulk                   bool // tiles come by bulk copies
 }
 
 // selectAttendShapes, the default of many lists first.
-var selectAttendShapes = []selectAttendShape{{16, 1, 8}, {8, 2, 8}, {8, 1, 8}, {16, 1, 16}, {8, 2, 16}, {8, 1, 16}}
+var selectAttendShapes = []selectAttendShape{
+	{16, 1, 8, false}, {8, 2, 8, false}, {8, 1, 8, false}, {16, 1, 16, false}, {8, 2, 16, false}, {8, 1, 16, false},
+	{16, 1, 8, true}, {8, 2, 8, true}, {8, 1, 8, true}, {16, 1, 16, true}, {8, 2, 16, true}, {8, 1, 16, true},
+}
 
 // listSlots is select::kListSlots: slots of a list that a block keeps.
 const listSlots = 512
@@ -28,6 +32,9 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		return p
 	}
 	for _, shape := range selectAttendShapes {
+		if shape.bulk && !flatTiles(s) {
+			continue
+		}
 		c := selectAttendCandidate(s, t, shape)
 		if reason := selectAttendRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
 			p.Rejected = append(p.Rejected, Rejected{c, reason})
@@ -51,6 +58,17 @@ func (x selectAttendShape) sizes(s *specs.Spec) attendSizes {
 	return newAttendSizes(s, x.stages, columns)
 }
 
+// ring is what a warp has of the shared memory.
+func (x selectAttendShape) ring(s *specs.Spec) int {
+	if x.bulk {
+		return x.sizes(s).flatBytes
+	}
+	return x.sizes(s).ringBytes
+}
+
+// mostKnown is how many of its pages' blocks a thread reads ahead at most: what keeps the shared memory of a block within its limit.
+const mostKnown = 16
+
 // selection is the select part of a shape: pages a thread that selection without masses keeps in registers.
 func (x selectAttendShape) selection() selectClusterShape {
 	return selectClusterShape{32 * x.warps, x.cluster, 2}
@@ -64,16 +82,21 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 	// Selection's part of the dynamic shared memory: what the blocks exchange, and values of the spec's longest row.
 	words := (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
 	words = max(words, (selectClusterShared(heads, of)/4+31)/32*32)
+	known, ring := min(rows, mostKnown), shape.ring(s)
+	params, element := []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}}, "kvloom::"+s.Cache.DType
+	if shape.bulk {
+		params, element = append(params, Param{"bulk", 1}), flat(element)
+	}
 	return Candidate{
 		Family: PageSelectAttend, Form: Hopper, Arch: t.Arch,
 		Key:    fmt.Sprintf("%s %s", attendKey(s), s.Locks.Combine),
-		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}},
+		Params: params,
 		Constants: []Constant{
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
 			{"HEADS", fmt.Sprint(heads)},
 			{"COMBINE", "kvloom::reduce::Combine::" + combineNames[s.Locks.Combine]},
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
-			{"T", "kvloom::" + s.Cache.DType},
+			{"T", element},
 			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
 			{"kWarps", fmt.Sprint(shape.warps)},
 			{"kStages", fmt.Sprint(shape.stages)},
@@ -81,13 +104,14 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 			{"kCluster", fmt.Sprint(shape.cluster)},
 			{"kBufferWords", fmt.Sprint(words)},
 			{"kPages", fmt.Sprint(of.pages)},
-			{"kAhead", fmt.Sprint(selectAhead(s, of, shape.warps*z.ringBytes))},
+			{"kAhead", fmt.Sprint(selectAhead(s, of, shape.warps*ring))},
+			{"kKnown", fmt.Sprint(known)},
 			{"kDependent", "true"},
 		},
 		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(z.ringBytes+4*32) + 4*listSlots, Dependent: true,
+			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(ring+8*32) + 8*listSlots + 4*known*threads, Dependent: true,
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
 		},
 		MinBlocks: 1,
@@ -111,7 +135,7 @@ func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, dynam
 	}
 	quads := (heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
 	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) +
-		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64
+		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64 + 8*shape.warps*shape.stages
 	if static > staticShared {
 		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}

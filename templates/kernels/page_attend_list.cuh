@@ -89,6 +89,7 @@ struct Lane {
 template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T>
 struct Ring {
   using L = Lane<HEAD_DIM, PAGE, S, T>;
+  static constexpr int kGroups = kStages;  // of copies that the block's wait for its query leaves out
   const Rows<T>& k;
   const Rows<T>& v;
   uint32_t base;            // shared address of stage 0
@@ -96,6 +97,9 @@ struct Ring {
   uint32_t masks[kStages];  // of the tiles in flight, the oldest first
 
   __device__ __forceinline__ Ring(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(ptx::shared_address(base)), lane(k, v) {}
+
+  // Before the first start where other threads have used the memory, behind a barrier of theirs.
+  __device__ __forceinline__ void take_over() const {}
 
   __device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, uint32_t stage) const {
     if constexpr (L::kWhole) {
@@ -249,7 +253,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   batch.look_up(units, first);
   ring.start(units, first, to);
-  ptx::wait_copies<kStages>();
+  ptx::wait_copies<decltype(ring)::kGroups>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
   state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);

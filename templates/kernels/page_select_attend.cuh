@@ -4,7 +4,7 @@
 // keeps, the blocks read it there.
 #pragma once
 
-#include "kernels/page_attend_list.cuh"
+#include "kernels/page_attend_bulk_list.cuh"
 #include "kernels/page_select_cluster.cuh"
 
 namespace kvloom {
@@ -13,69 +13,61 @@ namespace select {
 
 constexpr int kListSlots = 512;  // of the list that a block keeps
 
-// Where a list goes that every block of the cluster needs: to memory, and to all blocks.
-template <int kCluster>
-struct SharedListOut {
-  static constexpr bool kEarly = false;
-  int32_t* pages;          // [slots]
-  uint32_t list, barrier;  // shared addresses
-
-  __device__ __forceinline__ void operator()(int position, int page) const {
-#pragma unroll
-    for (int to = 0; to < kCluster; ++to)
-      ptx::store_async(ptx::map_to_rank(list + 4 * position, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
-    pages[position] = page;
-  }
-};
-
 // Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
-template <int kCluster, class Begin, class Rest>
+template <int kCluster, int kThreads, class Begin, class Rest>
 struct EarlyOut {
   static constexpr bool kEarly = true;
-  int32_t* kept;      // [kListSlots] in shared memory: the first places, which all blocks fill
-  int32_t* own;       // [32] of this warp: the others, where it ranks alone
-  uint32_t barrier;   // that of the exchange
-  Begin begin;        // places -> whether this warp needs others
-  Rest rest;          // places
+  int2* kept;               // [kListSlots] pages and blocks in shared memory: the first places, which all blocks fill
+  int2* own;                // [32] of this warp: the others, where it ranks alone
+  uint32_t barrier;         // that of the exchange
+  const int32_t* table;
+  int max_pages;            // of the table
+  const int32_t* known;     // [turns][kThreads], this thread's column: blocks of its pages; null where they were not read ahead
+  Begin begin;              // places -> whether this warp needs others
+  Rest rest;                // places
 
-  __device__ __forceinline__ void sure(int place, int page) const {
+  __device__ __forceinline__ int block_of(int page) const { return page < max_pages ? table[page] : -1; }
+  __device__ __forceinline__ void sure(int place, int page, int turn) const {
+    const int block = known ? known[turn * kThreads] : block_of(page);
     const uint32_t at = ptx::shared_address(kept + place);
 #pragma unroll
     for (int to = 0; to < kCluster; ++to)
-      ptx::store_async(ptx::map_to_rank(at, to), static_cast<uint32_t>(page), ptx::map_to_rank(barrier, to));
+      ptx::store_async(ptx::map_to_rank(at, to), make_uint2(page, block), ptx::map_to_rank(barrier, to));
   }
-  __device__ __forceinline__ void won(int rank, int page) const { own[rank] = page; }
 };
 
 }  // namespace select
 
 namespace attend {
 
-// A batch whose pages come from anywhere: page_of(slot).
-template <int PAGE>
-struct EarlyBatch : Batch<PAGE> {
-  template <class PageOf>
-  __device__ __forceinline__ void read(int first, int last, int slots, PageOf page_of) {
-    using U = Units<PAGE>;
-    const int lane = threadIdx.x % 32;
-    const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile;
-    this->slot = (first / U::kTilesPerBatch * 32 + lane) / U::kPerPage;
-    this->page = -1;
-    if (tile >= first && tile < last && this->slot < slots) this->page = page_of(this->slot);
+// The batch of units that tile `first` lies in, of pages whose blocks are known: entry(slot) is {page, block}.
+template <int PAGE, class Entry>
+__device__ __forceinline__ void take_known(Units<PAGE>& units, int first, int last, int slots, Entry entry) {
+  using U = Units<PAGE>;
+  const int lane = threadIdx.x % 32, unit = first / U::kTilesPerBatch * 32 + lane;
+  const int tile = first / U::kTilesPerBatch * U::kTilesPerBatch + lane / U::kPerTile, slot = unit / U::kPerPage;
+  units.block = 0, units.tokens = 0;
+  if (tile >= first && tile < last && slot < slots) {
+    const int2 known = entry(slot);
+    const int64_t rest = units.length - (static_cast<int64_t>(known.x) * PAGE + unit % U::kPerPage * U::kTokens);
+    units.block = max(known.y, 0);
+    units.tokens = known.y < 0 ? 0 : static_cast<int>(max(min(rest, static_cast<int64_t>(U::kTokens)), static_cast<int64_t>(0)));
   }
-};
+}
 
 }  // namespace attend
 
-// Parameters as page_select_cluster's and page_attend_list's. A block computes all heads of its list, a warp 8 * kColumns of them: where
-// there are more, each half of the warps has its own, and reads keys and values for itself.
+// Parameters as page_select_cluster's and page_attend_list's. kKnown: blocks of as many pages are read ahead by a thread, where those are all
+// of its row. A block computes all heads of its list, a warp 8 * kColumns of them: where there are more, each half of the warps has its
+// own, and reads keys and values for itself.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          int kCluster, int kBufferWords, int kPages, int kAhead, bool kDependent>
+          int kCluster, int kBufferWords, int kPages, int kAhead, int kKnown, bool kDependent>
 __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& all) {
   using namespace attend;
   constexpr int kHalves = (HEADS + 8 * kColumns - 1) / (8 * kColumns);
-  using S = Shape<HEAD_DIM, HEADS < 8 * kColumns ? HEADS : 8 * kColumns, kWarps, kStages, kColumns, sizeof(T)>;
-  using Queries = Shape<HEAD_DIM, HEADS, kWarps, kStages, kHalves * kColumns, sizeof(T)>;
+  using Form = ListForm<T>;
+  using S = typename Form::template Sizes<HEAD_DIM, PAGE, (HEADS < 8 * kColumns ? HEADS : 8 * kColumns), kWarps, kStages, kColumns>;
+  using Queries = typename Form::template Sizes<HEAD_DIM, PAGE, HEADS, kWarps, kStages, kHalves * kColumns>;
   using Q = typename Compute<T>::type;
   using Received = Parts<HEAD_DIM, HEADS, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
@@ -84,10 +76,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
   constexpr int kThreads = 32 * kWarps;
   static_assert(4 * kAhead * HEADS * kThreads <= kWarps * S::kRingBytes, "scores on their way lie where keys and values will");
-  // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int32 [kListSlots], int32 [kWarps][32]
+  // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int2 [kListSlots], int2 [kWarps][32], int32 [kKnown][kThreads]
   extern __shared__ __align__(128) uint8_t memory[];
   uint8_t* const rings = memory + 4 * kBufferWords;
-  int32_t* const kept = reinterpret_cast<int32_t*>(rings + kWarps * S::kRingBytes);
+  int2* const kept = reinterpret_cast<int2*>(rings + kWarps * S::kRingBytes);
+  int32_t* const known = reinterpret_cast<int32_t*>(kept + select::kListSlots + 32 * kWarps) + threadIdx.x;
   __shared__ float2 stats[kWarps][S::kTileHeads];     // peak and sum of each warp
   __shared__ Received received;
   __shared__ __align__(8) uint64_t landed, listed;
@@ -113,7 +106,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   units.length = max(cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + list] : cache.seq_lens[request], 0);
   units.table = cache.block_table + request * cache.table_stride;
   units.max_pages = cache.max_pages;
-  units.pages = kept, units.count = slots;
+  units.count = slots;
 
   // The first places of a list go to the last warps of all blocks: the first warps rank, for what wins.
   const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
@@ -128,48 +121,68 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
-  Ring<HEAD_DIM, PAGE, SOFTCAP, kStages, S, T> ring(k, v, rings + warp * S::kRingBytes);
+  typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   State<HEAD_DIM, kColumns, T> state;
-  int places = slots;             // of `pages`; the others are `own`
-  int32_t* const own = kept + select::kListSlots + 32 * warp;
-  const auto look_up = [&](int from) {
-    EarlyBatch<PAGE> batch;
-    batch.read(from, to, slots, [&](int slot) { return slot < places ? units.pages[slot] : own[slot - places]; });
-    batch.look_up(units, from);
-  };
-  const uint32_t listed_at = ptx::shared_address(&listed), landed_at = ptx::shared_address(&landed);
+  int places = slots;             // of `kept`; the others are `own`
+  int2* const own = kept + select::kListSlots + 32 * warp;
   int32_t* const pages = list_of<kCluster>(all.select);
   select::Part part;
   bool chosen = false;
+  const auto look_up = [&](int from) {
+    if (chosen) {
+      take_known(units, from, to, slots, [&](int slot) { return slot < places ? kept[slot] : own[slot - places]; });
+    } else {
+      Batch<PAGE> batch;
+      batch.read(pages, from, to, slots);
+      batch.look_up(units, from);
+    }
+  };
+  const uint32_t listed_at = ptx::shared_address(&listed), landed_at = ptx::shared_address(&landed);
   if (slots <= select::kListSlots) {
-    // The first places are filled, or will be by the other blocks. Blocks are looked up beside the ranking, but keys and values are asked
-    // for behind it: copies to shared memory would stand in the way of what ranks there.
-    const auto begin = [&](int filled) {
-      places = filled;
-      if (tid == 0) mbarrier_expect(&listed, 4 * filled);
-      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return true;
+    // Where this block's pages lie, in select_by_masses' slices of a row that it holds: known before any page is chosen.
+    const int row = all.select.max_pages, width = ((row + kCluster - 1) / kCluster + 31) / 32 * 32;
+    const bool ahead = width <= kThreads * kKnown && row <= cache.max_pages;
+    if (ahead) {
+      const int begin = rank * width, end = min(begin + width, row);
+#pragma unroll 1
+      for (int i = 0; begin + i * kThreads + tid < end; ++i)
+        ptx::copy4(ptx::shared_address(known + i * kThreads), units.table + begin + i * kThreads + tid);
+      ptx::commit_copies();
+    }
+    const auto ask = [&] {
+      chosen = true;
       ptx::wait_cluster_barrier(listed_at, 0);
       look_up(first);
+      ring.take_over();  // what selection had there
+      ring.start(units, first, to);
+    };
+    // The first places are filled, or will be by the other blocks.
+    const auto begin = [&](int filled) {
+      places = filled;
+      if (tid == 0) mbarrier_expect(&listed, 8 * filled);
+      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return true;
+      ask();
       return false;
     };
     const auto rest = [&](int filled) {
       places = filled;
-      ptx::wait_cluster_barrier(listed_at, 0);
-      look_up(first);
+      ask();
     };
-    select::EarlyOut<kCluster, decltype(begin), decltype(rest)> out{kept, own, listed_at, begin, rest};
+    select::EarlyOut<kCluster, kThreads, decltype(begin), decltype(rest)> out{kept, own, listed_at, units.table, cache.max_pages,
+                                                                            ahead ? known : nullptr, begin, rest};
     chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
         all.select, reinterpret_cast<float*>(rings), part, out);
   }
   if (!chosen) {
     page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
     ptx::cluster_sync<kCluster>();
-    units.pages = pages, units.count = all.select.counts[static_cast<int64_t>(request) * lists + list], places = slots;
+    units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
     look_up(first);
     ptx::wait_copies<0>();
     __syncthreads();  // the query is whole, as where selection has met meanwhile
+    ring.take_over();
+    ring.start(units, first, to);
   }
-  ring.start(units, first, to);
   // Keys and values of this warp's tiles, the warps' sums, and what each block finishes of the sums of all.
   state.template begin<S::kQueryRowBytes>(query_tile<Queries>() + half * (8 * kColumns * S::kQueryRowBytes), scale);
   for (int from = first;;) {

@@ -299,13 +299,15 @@ __device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, co
   }
 }
 
-// The same by one warp alone, of at most 32 candidates: a lane each. notes: this warp is the one that notes for the block.
-template <class Memory, class Won>
-__device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const Cut& cut, bool notes, Won won) {
+// The same by one warp alone, of at most 32 candidates: a lane each. block_of is asked about each page before it is ranked, and won(rank,
+// page, block) is told. notes: this warp is the one that notes for the block.
+template <class Memory, class BlockOf, class Won>
+__device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const Cut& cut, bool notes, BlockOf block_of, Won won) {
   const int lane = threadIdx.x % 32;
   const bool live = lane < cut.in_bin;
   const uint2 mine = live ? sm.candidates[lane] : make_uint2(0, 0);
   const int page = mine.y;
+  const int block = live ? block_of(page) : 0;
   int better = 0;
 #pragma unroll 4
   for (int j = 0; j < cut.in_bin; ++j) {
@@ -313,7 +315,7 @@ __device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const C
     better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
   }
   const bool wins = live && better < cut.left;
-  if (wins) won(better, page);
+  if (wins) won(better, page, block);
   if (notes) {
     if (wins && page >= part.begin && page < part.end) atomicOr(&sm.won[(page - part.begin) / 32], 1u << (page - part.begin) % 32);
     const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < part.begin);
@@ -338,10 +340,10 @@ __device__ __forceinline__ void write_list(const Memory& sm, const Part& part, c
 }
 
 // Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are given in places of
-// an order of their own, and the caller meets and writes the list: out.sure(place, page) has those of this block that no ranking decides,
-// which fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those rank
-// what is left each alone, where it is little, and out.won(rank, page) has it; else the block ranks it into out.kept. When the block has
-// met, out.rest(places filled in common) follows in the warps that need it.
+// an order of their own, and the caller meets and writes the list: out.sure(place, page, turn) has those of this block that no ranking
+// decides, which fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those
+// rank what is left each alone into out.own, where it is little; else the block ranks it into out.kept. out.block_of(page) is kept beside
+// a page. When the block has met, out.rest(places filled in common) follows in the warps that need it.
 //
 // Values of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others
 // (kOthers) in its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many
@@ -415,16 +417,17 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       const uint32_t word = sm.taken[i * kWarps + warp];
       if (word == 0) continue;
       const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
-      if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid);
+      if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid, i);
     }
     const bool needs = out.begin(places);
     const bool alone = whole || cut.in_bin <= 32;
     if (!whole && (!alone || needs || warp == 0)) {
       ptx::wait_cluster_barrier(candidates_in, 0);
       if (alone)
-        rank_alone(sm, part, cut, warp == 0, [&](int rank, int page) { out.won(rank, page); });
+        rank_alone(sm, part, cut, warp == 0, [&](int page) { return out.block_of(page); },
+                   [&](int rank, int page, int block) { out.own[rank] = make_int2(page, block); });
       else
-        rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = page; });
+        rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = make_int2(page, out.block_of(page)); });
     }
     __syncthreads();
     if (needs) out.rest(alone ? places : part.pages_wanted);
