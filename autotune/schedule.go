@@ -196,6 +196,12 @@ const (
 // worthiest is the list whose next trial is expected to take most off a decode step, a second of measuring: the expected share of its
 // best time, weighed by what the work is of its workload's step. Lists with trials under way wait for them as long as others do not.
 func (s *schedule) worthiest() *list {
+	if _, whole := s.options.strategy().(search.Whole); whole { // one after the other, so that a run that is cut off has whole ones
+		if i := slices.IndexFunc(s.lists, func(l *list) bool { return !l.exhausted }); i >= 0 {
+			return s.lists[i]
+		}
+		return nil
+	}
 	step := map[specs.Workload]float64{}
 	for _, l := range s.lists {
 		step[l.workload] += decodeShare(l.work) * l.best

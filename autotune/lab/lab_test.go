@@ -74,6 +74,13 @@ func TestRecordAndParse(t *testing.T) {
 	if _, err := Record(p, "page_select", trials[1:], env); err == nil || !strings.Contains(err.Error(), "1 of") || !strings.Contains(err.Error(), "--strategy exhaustive") {
 		t.Errorf("a missing candidate: %v; want how many, and the remedy", err)
 	}
+	kept, left, err := Whole(p, "page_select", trials[1:])
+	if d := cmp.Diff([]specs.Workload{{Context: 8192, Batch: 1}}, left); err != nil || d != "" || len(kept) != n {
+		t.Errorf("whole workloads: %d trials kept, %v; left out (-want +got):\n%s", len(kept), err, d)
+	}
+	if whole, err := Record(p, "page_select", kept, env); err != nil || len(whole.Points) != 1 || whole.Points[0].Context != 1024 {
+		t.Errorf("a sweep of whole workloads: %+v, %v", whole, err)
+	}
 	if _, err := Record(p, "page_score", trials, env); err == nil {
 		t.Error("a sweep of no trials")
 	}

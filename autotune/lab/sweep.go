@@ -114,6 +114,35 @@ func Record(p *plan.Plan, work measure.Work, trials []store.Trial, env store.Env
 	return s, nil
 }
 
+// Whole leaves out the trials of workloads that miss a candidate of today's plan, and names those workloads.
+func Whole(p *plan.Plan, work measure.Work, trials []store.Trial) (kept []store.Trial, left []specs.Workload, err error) {
+	current, err := autotune.Current(trials, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	have := map[specs.Workload]map[string]bool{}
+	for _, t := range current {
+		w := specs.Workload{Context: t.Context, Batch: t.Batch}
+		if have[w] == nil {
+			have[w] = map[string]bool{}
+		}
+		have[w][t.Candidate.ID()+" "+t.Candidate.Key] = true
+	}
+	missing := func(w specs.Workload) bool {
+		return slices.ContainsFunc(p.Of(work.Family()).Candidates, func(c plan.Candidate) bool { return !have[w][c.ID()+" "+c.Key] })
+	}
+	for _, t := range trials {
+		w := specs.Workload{Context: t.Context, Batch: t.Batch}
+		switch {
+		case !missing(w):
+			kept = append(kept, t)
+		case !slices.Contains(left, w):
+			left = append(left, w)
+		}
+	}
+	return kept, left, nil
+}
+
 // Write puts the sweep into a file, whole or not at all.
 func (s *Sweep) Write(path string) error {
 	var b bytes.Buffer

@@ -125,6 +125,7 @@ type LabRecordCmd struct {
 	Model    string   `required:"" help:"Model of the trials, or its spec file."`
 	Family   string   `required:"" help:"page_summary, page_score, page_select, page_attend, dense, or a family of DropKV (drop_score)."`
 	Workload []string `help:"Workloads to record as CONTEXTxBATCH; default: all that have trials." placeholder:"CxB"`
+	Whole    bool     `help:"Leave out workloads that miss a candidate, as a run that was cut off leaves them, instead of failing."`
 	Out      string   `short:"o" help:"File to write; default MODEL-FAMILY.json in autotune/lab/sweeps."`
 }
 
@@ -168,7 +169,17 @@ func (c *LabRecordCmd) Run(ctx *Context) error {
 	if err != nil {
 		return err
 	}
-	sweep, err := lab.Record(plan.New(spec, plan.Targets[spec.Targets[0]]), work, trials, env)
+	p := plan.New(spec, plan.Targets[spec.Targets[0]])
+	if c.Whole {
+		var left []specs.Workload
+		if trials, left, err = lab.Whole(p, work, trials); err != nil {
+			return err
+		}
+		for _, w := range left {
+			fmt.Fprintf(ctx.Stderr, "left out: %d x %d was not measured whole\n", w.Context, w.Batch)
+		}
+	}
+	sweep, err := lab.Record(p, work, trials, env)
 	if err != nil {
 		return err
 	}
