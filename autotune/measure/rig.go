@@ -494,7 +494,7 @@ func (r *Rig) stepOf(work Work, fn device.Function, l *device.Launch, ws device.
 	case Work(plan.DropPool):
 		return r.poolStep(fn, l)
 	case Work(plan.DropAllot):
-		return r.allotStep(fn, l)
+		return r.allotStep(fn, l, ws)
 	case Work(plan.DropSelect):
 		return r.keepStep(fn, l, &r.drop.pooled)
 	case Work(plan.DropPoolSelect):

@@ -240,7 +240,7 @@ func (r *Rig) poolStep(fn device.Function, l *device.Launch) (*Step, error) {
 	}}, nil
 }
 
-func (r *Rig) allotStep(fn device.Function, l *device.Launch) (*Step, error) {
+func (r *Rig) allotStep(fn device.Function, l *device.Launch, ws device.Ptr) (*Step, error) {
 	if err := r.needTokenScores(); err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (r *Rig) allotStep(fn device.Function, l *device.Launch) (*Step, error) {
 	p, tokens := r.Problem, r.tokens()
 	args := make([]kernel.DropAllotArgs, 1)
 	return &Step{Sets: r.drop.pooled.n, launch: func(i int) error {
-		args[0] = kernel.DropAllotArgs{Values: r.drop.pooled.at(i), SeqLens: r.lens, Budgets: r.drop.budgets, ValueBatchStride: p.KVHeads * tokens, ValueHeadStride: tokens,
+		args[0] = kernel.DropAllotArgs{Values: r.drop.pooled.at(i), SeqLens: r.lens, Budgets: r.drop.budgets, Workspace: ws, ValueBatchStride: p.KVHeads * tokens, ValueHeadStride: tokens,
 			Budget: r.budget(), Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxTokens: int32(tokens)}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil

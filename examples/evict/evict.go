@@ -130,7 +130,9 @@ func (r *runner) prepare(ref *reference.Cache, stream device.Stream) (*stages, *
 	var budgets device.Ptr
 	if r.spec.DropKV.HeadBudgets.Kind == "adaptive" {
 		budgets, kvHeads = m.zeros(heads*4), r.kvHeads
-		st.allot = &kernel.DropAllotArgs{Values: pooled, SeqLens: source.SeqLens, Budgets: budgets, ValueBatchStride: heads * tokens, ValueHeadStride: tokens, Budget: r.budget,
+		n, err := r.set.WorkspaceBytes(kernel.DropAllot, r.set.ProblemOf(1, r.kvHeads, ref.MaxPages, 1))
+		m.err = errors.Join(m.err, err)
+		st.allot = &kernel.DropAllotArgs{Values: pooled, SeqLens: source.SeqLens, Budgets: budgets, Workspace: m.zeros(n), ValueBatchStride: heads * tokens, ValueHeadStride: tokens, Budget: r.budget,
 			Batch: 1, KVHeads: int32(heads), MaxTokens: int32(tokens)}
 	}
 	r.slots = r.budget.Slots(int(tokens), kvHeads)

@@ -127,11 +127,11 @@ SinkTokens.`,
 		stem: plan.DropAllot, function: "DropAllot",
 		doc: `divides a layer's budget over its heads, int32 [batch, kv head]: each head's own best are sure of a share (the floor), the rest goes
 to the best of all heads.`,
-		args:   `fills in dense values [batch, kv head, max tokens] and budgets [batch, kv head].`,
-		params: []jen.Code{cacheParam(), ptrs("values", "budgets")},
+		args:   `fills in dense values [batch, kv head, max tokens] and budgets [batch, kv head]. workspace is zeroed once.`,
+		params: []jen.Code{cacheParam(), ptrs("values", "budgets", "workspace")},
 		fill: func(pkg) jen.Dict {
 			d := jen.Dict{jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Budget"): jen.Id("Budget").Call()}
-			same(d, [2]string{"Values", "values"}, [2]string{"Budgets", "budgets"})
+			same(d, [2]string{"Values", "values"}, [2]string{"Budgets", "budgets"}, [2]string{"Workspace", "workspace"})
 			tokenStrides(d, "Value")
 			return shapeOf(d)
 		},

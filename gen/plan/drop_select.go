@@ -149,14 +149,14 @@ func dropSelectCandidate(t Target, shape dropSelectShape, pool specs.Pool) Candi
 	}
 }
 
-// dropAllotHeads is drop::kMaxHeads of drop_allot.cuh.
-const dropAllotHeads = 512
+// dropAllotHeads and dropAllotTables are drop::kMaxHeads and drop::kAllotTables of drop_allot.cuh.
+const dropAllotHeads, dropAllotTables = 512, 3
 
-// dropAllotShapes, the default of each form first.
-var dropAllotShapes = []selectShape{
-	{Hopper, 1024, 8}, {Hopper, 512, 8}, {Hopper, 1024, 4}, {Hopper, 1024, 1},
-	{Portable, 1024, 1}, {Portable, 512, 1},
-}
+// dropAllotShapes, the default of each form first: threads, and into how many parts a round cuts the keys that compete.
+var dropAllotShapes = []struct {
+	form          Form
+	threads, bins int
+}{{Hopper, 512, 512}, {Hopper, 1024, 512}, {Hopper, 512, 1024}, {Hopper, 512, 256}, {Portable, 512, 512}, {Portable, 1024, 512}}
 
 func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropAllot, Cost: func(w specs.Workload) Work {
@@ -171,20 +171,23 @@ func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
 		c := Candidate{
 			Family: DropAllot, Form: shape.form, Arch: dropArch(shape.form, t),
 			Key:    "layer",
-			Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}},
+			Params: []Param{{"threads", shape.threads}, {"bins", shape.bins}},
 			Constants: []Constant{
+				{"BINS", fmt.Sprint(shape.bins)},
 				{"kThreads", fmt.Sprint(shape.threads)},
-				{"kCluster", fmt.Sprint(shape.cluster)},
 				{"kDependent", fmt.Sprint(dependent)},
 			},
 			Header: "kernels/drop_allot.cuh", Kernel: "kvloom::drop_allot", Entry: string(DropAllot),
 			Geometry: launch.Geometry{
-				Grid:  [3]launch.Extent{launch.Const(int64(shape.cluster)), launch.Each(launch.Batch), launch.Const(1)},
-				Block: shape.threads, Cluster: shape.cluster, Dependent: dependent,
+				// A block an SM: those of a request wait for each other. Which have work, the lengths say.
+				Grid:  [3]launch.Extent{launch.Each(launch.SMs), launch.Each(launch.Batch), launch.Const(1)},
+				Block: shape.threads, Cluster: 1, Dependent: dependent,
+				Workspace: []launch.Extent{launch.Const(256), {Of: []launch.Quantity{launch.Batch}, Times: 256, Per: 1},
+					{Of: []launch.Quantity{launch.Batch, launch.KVHeads}, Times: int64(4 * dropAllotTables * shape.bins), Per: 1}},
 			},
 			MinBlocks: 1,
 		}
-		if s.Attention.KVHeads > dropAllotHeads*shape.cluster {
+		if s.Attention.KVHeads > dropAllotHeads {
 			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d KV heads a layer, a block keeps the state of %d", s.Attention.KVHeads, dropAllotHeads)})
 			continue
 		}

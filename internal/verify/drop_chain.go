@@ -172,6 +172,14 @@ func (r *dropChainRun) prepare(a *Arena) error {
 	if attendSpace, err = r.kernels[plan.PageAttend].Workspace(problem); err != nil {
 		return err
 	}
+	var allotSpace device.Ptr
+	if kernel := r.kernels[plan.DropAllot]; kernel != nil {
+		b, err := kernel.Workspace(problem)
+		if err != nil {
+			return err
+		}
+		allotSpace = b.Ptr()
+	}
 	table := make([]int32, c.Batch()*c.MaxPages)
 	for i := range table {
 		table[i] = int32(i)
@@ -195,7 +203,7 @@ func (r *dropChainRun) prepare(a *Arena) error {
 	dropStep(r, plan.DropScore, problem, score)
 	dropStep(r, plan.DropPool, problem, &kernel.DropPoolArgs{Scores: scores.Ptr(), SeqLens: source.SeqLens, Pooled: pooled.Ptr(), ScoreBatchStride: heads * tokens, ScoreHeadStride: tokens,
 		PooledBatchStride: heads * tokens, PooledHeadStride: tokens, Batch: int32(batch), KVHeads: int32(heads), MaxTokens: int32(tokens), Sinks: budget.Sinks})
-	dropStep(r, plan.DropAllot, problem, &kernel.DropAllotArgs{Values: pooled.Ptr(), SeqLens: source.SeqLens, Budgets: budgets.Ptr(), ValueBatchStride: heads * tokens, ValueHeadStride: tokens,
+	dropStep(r, plan.DropAllot, problem, &kernel.DropAllotArgs{Values: pooled.Ptr(), SeqLens: source.SeqLens, Budgets: budgets.Ptr(), Workspace: allotSpace, ValueBatchStride: heads * tokens, ValueHeadStride: tokens,
 		Budget: budget, Batch: int32(batch), KVHeads: int32(heads), MaxTokens: int32(tokens)})
 	choose := &kernel.DropSelectArgs{Values: pooled.Ptr(), SeqLens: source.SeqLens, Indices: r.indices.Ptr(), Counts: r.counts.Ptr(), ValueBatchStride: heads * tokens, ValueHeadStride: tokens,
 		IndexBatchStride: heads * tokens, IndexHeadStride: tokens, BudgetBatchStride: heads, Budget: budget, Batch: int32(batch), KVHeads: int32(heads), MaxTokens: int32(tokens), Slots: int32(r.slots)}

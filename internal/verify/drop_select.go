@@ -220,9 +220,13 @@ func allotTokens(e *Env, s *specs.Spec, k *Kernel, p *valueProblem, b namedBudge
 	if err != nil {
 		return err
 	}
-	args := kernel.DropAllotArgs{Values: values.Ptr(), SeqLens: lens.Ptr(), Budgets: budgets.Ptr(), ValueBatchStride: p.rows.BatchStride, ValueHeadStride: p.rows.RowStride,
-		Budget: b.args(), Batch: int32(p.rows.Batch), KVHeads: int32(p.Heads), MaxTokens: int32(p.maxTokens)}
 	problem := p.launch(e, s.Cache.PageSize, p.maxTokens)
+	space, err := k.Workspace(problem)
+	if err != nil {
+		return err
+	}
+	args := kernel.DropAllotArgs{Values: values.Ptr(), SeqLens: lens.Ptr(), Budgets: budgets.Ptr(), Workspace: space.Ptr(), ValueBatchStride: p.rows.BatchStride, ValueHeadStride: p.rows.RowStride,
+		Budget: b.args(), Batch: int32(p.rows.Batch), KVHeads: int32(p.Heads), MaxTokens: int32(p.maxTokens)}
 	enqueue := func(stream device.Stream) error { return Enqueue(k, stream, problem, &args) }
 	return replayed(e, a, p.launches(), lens, []*Buffer{budgets}, enqueue, func(at int, live []int, data [][]byte) error {
 		got := Int32s(data[0])

@@ -93,6 +93,7 @@ type DropAllotArgs struct {
 	Values           device.Ptr // f32 [batch, kv head, token], pooled
 	SeqLens          device.Ptr // int32 [batch]
 	Budgets          device.Ptr // int32 [batch, kv head], dense
+	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
 	ValueBatchStride int64      // elements
 	ValueHeadStride  int64
 	Budget           DropBudget

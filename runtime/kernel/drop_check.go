@@ -176,6 +176,7 @@ func (s *Set) CheckDropAllot(a *DropAllotArgs) error {
 	c := checker{work: DropAllot}
 	c.values(a.Values, a.SeqLens, a.Batch, a.KVHeads, a.MaxTokens, a.ValueBatchStride, a.ValueHeadStride)
 	c.ptr("budgets", a.Budgets, 4)
+	c.optional("workspace", a.Workspace, vectorBytes)
 	c.budget(&s.bundle.Model, &a.Budget)
 	if a.Budget.Layers > 0 {
 		c.fail("budget.layers", "is %d; adaptive budgets divide one layer's", a.Budget.Layers)

@@ -82,7 +82,7 @@ func (s *Set) DropAllot(st device.Stream, a *DropAllotArgs, w Workload) error {
 	if err := s.CheckDropAllot(a); err != nil {
 		return err
 	}
-	return s.run(st, dropAllotWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), 0, unsafe.Pointer(a), unsafe.Sizeof(*a))
+	return s.run(st, dropAllotWork, w, s.valueProblem(a.Batch, a.KVHeads, a.MaxTokens), a.Workspace, unsafe.Pointer(a), unsafe.Sizeof(*a))
 }
 
 // DropSelect picks the kept tokens of each head, ascending.

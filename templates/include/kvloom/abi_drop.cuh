@@ -75,6 +75,7 @@ struct DropAllotArgs {
   const float* values;           // [batch, kv head, token], pooled
   const int32_t* seq_lens;       // [batch]
   int32_t* budgets;              // [batch, kv head], dense
+  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
   int64_t value_batch_stride, value_head_stride;        // elements
   DropBudget budget;
   int32_t batch, kv_heads, max_tokens;
