@@ -150,7 +150,15 @@ func rerankCandidates(s *specs.Spec) int {
 	if s.Locks.Rerank <= 1 {
 		return 0
 	}
-	return s.Candidates()
+	return s.Proposals()
+}
+
+// summaryPages is 0 where each page has a summary of its own.
+func summaryPages(s *specs.Spec) int {
+	if s.SummaryPages() == 1 {
+		return 0
+	}
+	return s.SummaryPages()
 }
 
 // basisOf is empty for the plain SVD.
@@ -164,7 +172,7 @@ func basisOf(s *specs.Spec) string {
 // ModelOf is what a bundle tells callers of a spec.
 func ModelOf(s *specs.Spec) kernel.Model {
 	return kernel.Model{QueryHeads: s.Attention.QueryHeads, KVHeads: s.Attention.KVHeads, HeadDim: s.Attention.HeadDim,
-		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s),
+		PageSize: s.Cache.PageSize, DType: s.Cache.DType, Combine: s.Locks.Combine, Slots: s.Slots(), Candidates: rerankCandidates(s), SummaryPages: summaryPages(s),
 		Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Basis: basisOf(s),
 		Form: s.Record().Form.String(), RecordBytes: s.Record().Bytes, StoreBytes: s.StoreBytes(),
 		SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages,

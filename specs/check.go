@@ -36,7 +36,8 @@ var combinations = []combination{
 	{[]string{"locks.scorer"}, []string{"locks.scorer"}, faultScorer},
 	{[]string{"cache.dtype", "cache.page_size", "locks.rank", "locks.basis_bits", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
 		[]string{"locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"}, faultForm},
-	{[]string{"cache.page_size", "locks.summary_tokens"}, []string{"locks.summary_tokens"}, faultSummaryTokens},
+	{[]string{"cache.page_size", "cache.dtype", "locks.summary_tokens", "locks.rerank", "locks.scorer", "locks.basis", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
+		[]string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
 	{[]string{"cache.page_size", "locks.rank", "locks.basis"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
@@ -122,7 +123,22 @@ func faultSummaryTokens(s *Spec, _ *decoder) string {
 	case tokens%page != 0 || tokens > 4*page:
 		return fmt.Sprintf("locks.summary_tokens is %d; allowed: %d, %d, %d or %d, which is 1 to 4 pages of %d tokens", tokens, page, 2*page, 3*page, 4*page, page)
 	}
-	return fmt.Sprintf("locks.summary_tokens %d is not built yet; use %d, the page size", tokens, page)
+	built := "locks.summary_tokens %d is not built yet %s; use %d, the page size"
+	switch l := s.Locks; {
+	case tokens != 32 && tokens != 64 && tokens != 128:
+		return fmt.Sprintf("locks.summary_tokens %d is not built yet; use 32, 64 or 128, or %d, the page size", tokens, page)
+	case l.Rerank <= 1:
+		return fmt.Sprintf("locks.summary_tokens %d proposes %d pages at once, of which an exact rerank chooses; set locks.rerank above 1, or use %d, the page size", tokens, tokens/page, page)
+	case s.Record().Scorer != "":
+		return fmt.Sprintf(built, tokens, "with locks.scorer "+l.Scorer, page)
+	case s.Cache.DType != "bf16" && s.Cache.DType != "fp16":
+		return fmt.Sprintf(built, tokens, "with cache.dtype "+s.Cache.DType, page)
+	case !l.RecordForm().Plain():
+		return fmt.Sprintf(built, tokens, "with 4-bit coefficients, 4-bit centroids or scale_group 16", page)
+	case l.Basis != "svd":
+		return fmt.Sprintf(built, tokens, "with locks.basis "+l.Basis, page)
+	}
+	return ""
 }
 
 func faultKeep(s *Spec, d *decoder) string {

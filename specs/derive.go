@@ -15,7 +15,7 @@ type Derived struct {
 	DropKV       DropKVFigures    `json:"dropkv"`
 }
 
-// SummaryFigures is the size of one page summary of one KV head.
+// SummaryFigures is the size of one summary of one KV head, and its part of the keys and values that it serves.
 type SummaryFigures struct {
 	Scorer       string  `json:"scorer,omitempty"` // other than page_local, which has ranks
 	Rank         int     `json:"rank"`
@@ -67,9 +67,10 @@ func Derive(s *Spec) Derived {
 		DropKV:       DropKVFigures{Passes: (s.DropKV.Window*s.Attention.Group() + 127) / 128},
 	}
 	figures := func(rank int) SummaryFigures {
-		r := NewFormRecord(s.Attention.HeadDim, page, rank, s.Locks.BasisBits, s.Locks.RecordForm())
+		r := NewFormRecord(s.Attention.HeadDim, s.SummaryTokens(), rank, s.Locks.BasisBits, s.Locks.RecordForm())
+		kv := s.SummaryPages() * d.KVPageBytes
 		return SummaryFigures{Rank: rank, BasisBits: s.Locks.BasisBits, PayloadBytes: r.PayloadBytes(), RecordBytes: r.Bytes,
-			Percent: percent(r.PayloadBytes(), d.KVPageBytes), StoredPart: percent(r.Bytes, d.KVPageBytes)}
+			Percent: percent(r.PayloadBytes(), kv), StoredPart: percent(r.Bytes, kv)}
 	}
 	d.Summary = figures(s.Locks.Rank)
 	ranks := []int{16, 8, 4, 2, 1}
@@ -83,7 +84,7 @@ func Derive(s *Spec) Derived {
 		if s.Locks.Rank > rank && (len(d.Ranks) == 0 || d.Ranks[len(d.Ranks)-1].Rank > s.Locks.Rank) {
 			d.Ranks = append(d.Ranks, d.Summary)
 		}
-		if rank < page {
+		if rank < s.SummaryTokens() {
 			d.Ranks = append(d.Ranks, figures(rank))
 		}
 	}
@@ -94,7 +95,7 @@ func Derive(s *Spec) Derived {
 		d.Contexts = append(d.Contexts, ContextFigures{
 			Context: w.Context, Batch: w.Batch, Pages: pages, Selected: selected, Percent: percent(selected, pages),
 			KVBytes:      int64(w.Batch) * int64(w.Context) * int64(d.KVTokenBytes),
-			SummaryBytes: lists * int64(w.Context/page) * int64(d.Summary.RecordBytes),
+			SummaryBytes: lists * int64(w.Context/s.SummaryTokens()) * int64(d.Summary.RecordBytes),
 			DropKVTokens: s.DropKV.Keep(w.Context),
 		})
 	}

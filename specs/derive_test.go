@@ -50,7 +50,7 @@ func TestDeriveRanks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := New("x", 32, 8, 128)
-			s.Cache.PageSize, s.Locks.Rank = tt.page, tt.rank
+			s.Cache.PageSize, s.Locks.SummaryTokens, s.Locks.Rank = tt.page, tt.page, tt.rank
 			var got []int
 			for _, r := range Derive(s).Ranks {
 				got = append(got, r.Rank)

@@ -30,7 +30,7 @@ var descriptions = map[string]string{
 	"Locks.Summaries":       "KIVI caches: page summaries of the keys in bf16 (post) or of the quantised keys (pre).",
 	"Locks.Scan":            "Which pages a step scores.",
 	"Locks.Rerank":          "Times the budget that is reranked by exact page scores.",
-	"Locks.SummaryTokens":   "Tokens that share a summary: 1 to 4 pages. Default: page_size; more is not built yet.",
+	"Locks.SummaryTokens":   "Tokens that share a summary, 1 to 4 pages: several are proposed to the rerank together. Default: page_size.",
 	"Locks.BudgetTokens":    "Tokens attended a step and KV head; k = ceil(budget_tokens / page_size) pages.",
 	"Locks.Combine":         "How the scores of a group's query heads become one ranking of pages.",
 	"Locks.AlwaysKeep":      "Pages that are always selected, counted inside the budget.",

@@ -114,9 +114,15 @@ locks:
 targets: [sm_90a, sm_100a]
 `, []string{
 			`x.yaml:9:9: locks.scan two_level is not built yet; use full`,
-			`x.yaml:10:19: locks.summary_tokens 32 is not built yet; use 16, the page size`,
+			`x.yaml:10:19: locks.summary_tokens 32 proposes 2 pages at once, of which an exact rerank chooses; set locks.rerank above 1, or use 16, the page size`,
 			`x.yaml:11:19: targets sm_100a is not built yet; use sm_90a, sm_90 or sm_80`,
 		}},
+		{"summary of three pages", "shifts and masks take powers of two", head + "locks: {rerank: 2, summary_tokens: 48}\n",
+			[]string{`x.yaml:6:36: locks.summary_tokens 48 is not built yet; use 32, 64 or 128, or 16, the page size`}},
+		{"summary of two pages beside quest", "a bound of several pages proposes nothing", head + "locks: {rerank: 2, summary_tokens: 32, scorer: quest}\n",
+			[]string{`x.yaml:6:36: locks.summary_tokens 32 is not built yet with locks.scorer quest; use 16, the page size`}},
+		{"small records of two pages", "the build of 32 tokens makes plain ones", head + "locks: {rerank: 2, summary_tokens: 32, coefficient_bits: 4}\n",
+			[]string{`x.yaml:6:36: locks.summary_tokens 32 is not built yet with 4-bit coefficients, 4-bit centroids or scale_group 16; use 16, the page size`}},
 		{"weighted basis of large pages", "only the direct build has one", head + "cache: {page_size: 32}\nlocks: {rank: 4, basis: query_weighted}\n",
 			[]string{`x.yaml:7:25: locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of 32 at rank 4; use svd`}},
 		{"small records of large pages", "only the direct build makes them", head + "cache: {page_size: 32}\nlocks: {centroid_bits: 4}\n",

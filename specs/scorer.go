@@ -16,7 +16,7 @@ const (
 //	mean_key   the mean key: head_dim int8 codes, their bf16 scale (NaN where a key is not finite), zeros
 //	exact_lse  nothing; 16 bytes of zeros stand for it, so that every scorer has a record
 func (s *Spec) Record() Record {
-	d, page := s.Attention.HeadDim, s.Cache.PageSize
+	d, page := s.Attention.HeadDim, s.SummaryTokens()
 	if s.Locks.Scorer != PageLocal && s.Locks.Scorer != "" {
 		return NewScorerRecord(s.Locks.Scorer, d, page)
 	}

@@ -1,8 +1,6 @@
 // Package specs holds the declarative description of a model's attention: types, loading, validation, and the model specs.
 package specs
 
-import "math"
-
 // Spec is one model's attention and what to build for it. Every field has its value after loading: defaults are filled in, and
 // no field uses zero for "unset".
 //
@@ -110,10 +108,9 @@ type Workload struct {
 	Batch   int `yaml:"batch" json:"batch" jsonschema:"minimum=1,maximum=4096,default=1"`
 }
 
-// Candidates is how many pages a list page_select proposes to the exact rerank, ceil(rerank x slots); the slots where there is none.
-func (s *Spec) Candidates() int {
-	return max(s.Slots(), int(math.Ceil(s.Locks.Rerank*float64(s.Slots())*(1-1e-12))))
-}
+// Candidates is how many pages a list has for the exact rerank, at most: ceil(rerank x slots), the slots where there is none; whole groups
+// where summaries are of several pages.
+func (s *Spec) Candidates() int { return s.Proposals() * s.SummaryPages() }
 
 // Slots is k of the paper: pages a list that the token budget holds, ceil(budget / page).
 func (s *Spec) Slots() int {

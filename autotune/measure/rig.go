@@ -68,6 +68,7 @@ func NewRig(dev device.Device, s *specs.Spec, w specs.Workload) (*Rig, error) {
 	}
 	page := s.Cache.PageSize
 	maxPages := int64((w.Context + page - 1) / page)
+	maxPages = (maxPages + int64(s.SummaryPages()) - 1) / int64(s.SummaryPages()) * int64(s.SummaryPages())
 	lists := int64(s.Attention.KVHeads)
 	if s.Locks.Combine == "per_head" {
 		lists = int64(s.Attention.QueryHeads)
@@ -224,7 +225,10 @@ func (r *Rig) cache(i int) kernel.KVCache {
 	return c
 }
 
-// recordBytes is one layer's summaries.
+// groups is the scores of a row: of pages, or of groups of pages that share a summary.
+func (r *Rig) groups() int64 { return r.Problem.MaxPages / int64(r.Spec.SummaryPages()) }
+
+// recordBytes is one layer's summaries, those of blocks that end no group too.
 func (r *Rig) recordBytes() int64 {
 	return r.Problem.Batch * r.Problem.MaxPages * r.Problem.KVHeads * int64(r.record.Bytes)
 }
@@ -235,7 +239,7 @@ func (r *Rig) needSummaries() error {
 	}
 	var err error
 	// As many sets as keep the pages that attention chooses cold too: with fewer, a chain would choose the same ones again.
-	if r.summaries, err = r.newRing(r.recordBytes(), max(r.sets(r.recordBytes()), r.sets(r.touchedBytes()))); err != nil {
+	if r.summaries, err = r.newRing(r.recordBytes(), max(r.sets(r.recordBytes()/int64(r.Spec.SummaryPages())), r.sets(r.touchedBytes()))); err != nil {
 		return err
 	}
 	return r.fill(r.summaries.base, r.summaries.each*int64(r.summaries.n), r.records(16381))
@@ -276,7 +280,7 @@ func (r *Rig) needScores() error {
 		return nil
 	}
 	p := r.Problem
-	n := int(p.QHeads * p.MaxPages)
+	n := int(p.QHeads * r.groups())
 	pattern := make([]float32, min(max(n, 1), 1<<20))
 	for i := range pattern {
 		pattern[i] = float32(r.rand.NormFloat64() * 2)
@@ -314,8 +318,8 @@ func (r *Rig) needMasses(pattern []float32) error {
 	all := make([]float32, r.masses.each/4)
 	for set := range r.masses.n {
 		for head := range p.QHeads {
-			from := int64(set)*r.scores.each/4 + head*p.MaxPages
-			all[(head*kernel.MassParts+1)*2+1] = float32(before(from+p.MaxPages) - before(from))
+			from := int64(set)*r.scores.each/4 + head*r.groups()
+			all[(head*kernel.MassParts+1)*2+1] = float32(before(from+r.groups()) - before(from))
 		}
 		if err := r.Dev.Write(r.masses.at(set), bytesOf(all)); err != nil {
 			return err
@@ -414,7 +418,7 @@ func (r *Rig) Step(work Work, c plan.Candidate, fn device.Function) (*Step, erro
 	}
 	p := r.Problem
 	if r.reranks() && (work == Work(plan.PageSelect) || work == Work(plan.PageRerank) || work == Work(plan.PageRerankAttend) || work == Work(plan.PageSelectRerankAttend)) {
-		p.Slots = int64(r.Spec.Candidates())
+		p.Slots = int64(r.Spec.Proposals())
 	}
 	workspace := c.Geometry.WorkspaceBytes(p)
 	ws, err := r.alloc(workspace)

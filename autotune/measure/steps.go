@@ -76,7 +76,7 @@ func (r *Rig) scoreStep(fn device.Function, l *device.Launch, ws device.Ptr) (*S
 	return &Step{Sets: sets, chained: chained, launch: func(i int) error {
 		args[0] = kernel.PageScoreArgs{Cache: r.cache(i), Q: r.q, Summaries: r.summaries.at(i), Scores: r.alone.at(i), Workspace: ws, Centre: centre,
 			QBatchStride: p.QHeads * d, QHeadStride: d, SummaryBlockStride: p.KVHeads * bytes, SummaryHeadStride: bytes,
-			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages, SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
+			ScoreBatchStride: p.QHeads * r.groups(), ScoreHeadStride: r.groups(), SoftmaxScale: r.scale(), LogitSoftcap: r.softcap()}
 		if *chained {
 			args[0].Scores, args[0].Masses = r.scores.at(i), r.massesAt(i)
 		}
@@ -98,14 +98,15 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 		if err := r.needCandidates(); err != nil {
 			return nil, err
 		}
-		p.Slots = int64(r.Spec.Candidates())
+		p.Slots = int64(r.Spec.Proposals())
+		keep = specs.Keep{SinkPages: r.Spec.SinkGroups(), RecentPages: r.Spec.RecentGroups()}
 		pages, counts = &r.wide, &r.wideCounts
 	}
 	return &Step{Sets: r.scores.n, launch: func(i int) error {
 		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), Masses: r.massesAt(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
-			ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
+			ScoreBatchStride: p.QHeads * r.groups(), ScoreHeadStride: r.groups(),
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
-			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(p.MaxPages), Slots: int32(p.Slots),
+			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(r.groups()), Slots: int32(p.Slots),
 			SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil

@@ -16,9 +16,9 @@ func (r *Rig) needCandidates() error {
 	if r.wide.n > 0 {
 		return nil
 	}
-	p, width := r.Problem, r.Spec.Candidates()
-	count := min(width, int(p.MaxPages))
-	n := r.sets(p.Batch * p.Lists * int64(count) * int64(r.Spec.Cache.PageSize*r.Spec.Attention.HeadDim) * 2)
+	p, width := r.Problem, r.Spec.Proposals()
+	count := min(width, int(r.groups()))
+	n := r.sets(p.Batch * p.Lists * int64(count) * int64(r.Spec.SummaryTokens()*r.Spec.Attention.HeadDim) * 2)
 	var err error
 	if r.wide, err = r.newRing(p.Batch*p.Lists*int64(width)*4, n); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (r *Rig) needCandidates() error {
 	for set := range n {
 		var lists, counts []int32
 		for range p.Batch * p.Lists {
-			lists, counts = append(lists, r.choice(int(p.MaxPages), count, width)...), append(counts, int32(count))
+			lists, counts = append(lists, r.choice(int(r.groups()), count, width)...), append(counts, int32(count))
 		}
 		if err := r.Dev.Write(r.wide.at(set), bytesOf(lists)); err != nil {
 			return err
@@ -53,10 +53,10 @@ func (r *Rig) needRerank() error {
 
 // rerankArgs are those of set i.
 func (r *Rig) rerankArgs(i int, ws device.Ptr) kernel.PageRerankArgs {
-	p, keep, d, width := r.Problem, r.Spec.Locks.AlwaysKeep, int64(r.Spec.Attention.HeadDim), int64(r.Spec.Candidates())
+	p, keep, d, width := r.Problem, r.Spec.Locks.AlwaysKeep, int64(r.Spec.Attention.HeadDim), int64(r.Spec.Proposals())
 	return kernel.PageRerankArgs{Cache: r.cache(i), Q: r.q, Scores: r.scores.at(i), Masses: r.massesAt(i), Candidates: r.wide.at(i), CandidateCounts: r.wideCounts.at(i),
 		Pages: r.pages.at(i), Counts: r.counts.at(i), Workspace: ws, QBatchStride: p.QHeads * d, QHeadStride: d,
-		ScoreBatchStride: p.QHeads * p.MaxPages, ScoreHeadStride: p.MaxPages,
+		ScoreBatchStride: p.QHeads * r.groups(), ScoreHeadStride: r.groups(),
 		CandidatesBatchStride: p.Lists * width, CandidatesListStride: width, PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 		SoftmaxScale: r.scale(), LogitSoftcap: r.softcap(), CandidateSlots: int32(width), Slots: int32(p.Slots),
 		SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)}
@@ -91,7 +91,7 @@ func (r *Rig) selectRerankStep(fn device.Function, l *device.Launch, ws device.P
 		args[0] = kernel.PageSelectRerankAttendArgs{Both: b, Select: kernel.PageSelectArgs{Scores: a.Scores, Masses: a.Masses, SeqLens: r.lens,
 			Pages: a.Candidates, Counts: a.CandidateCounts, Workspace: ws, ScoreBatchStride: a.ScoreBatchStride, ScoreHeadStride: a.ScoreHeadStride,
 			PagesBatchStride: a.CandidatesBatchStride, PagesListStride: a.CandidatesListStride, Batch: a.Cache.Batch, KVHeads: a.Cache.KVHeads,
-			MaxPages: a.Cache.MaxPages, Slots: a.CandidateSlots, SinkPages: a.SinkPages, RecentPages: a.RecentPages}}
+			MaxPages: int32(r.groups()), Slots: a.CandidateSlots, SinkPages: int32(r.Spec.SinkGroups()), RecentPages: int32(r.Spec.RecentGroups())}}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil
 }

@@ -138,7 +138,21 @@ func (p pkg) candidates(def func(string, any, string) jen.Code) jen.Code {
 	if p.spec.Locks.Rerank <= 1 {
 		return jen.Null()
 	}
-	return def("Candidates", p.spec.Candidates(), fmt.Sprintf("pages a list that PageSelect proposes: PageRerank keeps Slots of them, factor %g", p.spec.Locks.Rerank))
+	what := "pages a list that PageSelect proposes: PageRerank keeps Slots of them, factor %g"
+	if p.spec.SummaryPages() > 1 {
+		what = "groups of SummaryPages a list that PageSelect proposes: PageRerank keeps Slots of their pages, factor %g"
+	}
+	return def("Candidates", p.spec.Proposals(), fmt.Sprintf(what, p.spec.Locks.Rerank))
+}
+
+// groups are the constants of a model whose pages share summaries.
+func (p pkg) groups(def func(string, any, string) jen.Code) jen.Code {
+	if p.spec.SummaryPages() == 1 {
+		return jen.Null()
+	}
+	return jen.Add(def("SummaryPages", p.spec.SummaryPages(), "neighbouring pages, a group, that share a summary; tables have whole groups of columns"), jen.Line(),
+		def("SinkGroups", p.spec.SinkGroups(), "always proposed: they hold the sink pages"), jen.Line(),
+		def("RecentGroups", p.spec.RecentGroups(), "always proposed: they hold the recent pages"))
 }
 
 // slots is the name of the pages a list that PageSelect chooses.
@@ -173,6 +187,7 @@ func (p pkg) constants(f *jen.File) {
 		def("Combine", l.Combine, "how the heads of a list combine"),
 		def("Slots", p.spec.Slots(), fmt.Sprintf("pages a list: a budget of %d tokens; k of the paper", l.BudgetTokens)),
 		p.candidates(def),
+		p.groups(def),
 		p.storeBytes(def),
 		def("SinkPages", l.AlwaysKeep.SinkPages, "first pages, always selected"),
 		def("RecentPages", l.AlwaysKeep.RecentPages, "last pages, always selected"),

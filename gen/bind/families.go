@@ -37,6 +37,25 @@ func kvHeads() *jen.Statement {
 }
 func maxPages() *jen.Statement { return jen.Int64().Call(jen.Id("cache").Dot("MaxPages")) }
 
+// grouped divides a count of pages by those that share a summary, where several do.
+func (p pkg) grouped(pages *jen.Statement) *jen.Statement {
+	if p.spec.SummaryPages() == 1 {
+		return pages
+	}
+	return pages.Op("/").Id("SummaryPages")
+}
+
+// scores is the length of a row of scores.
+func (p pkg) scores() *jen.Statement { return p.grouped(maxPages()) }
+
+// kept is the name of the constant of what a selection always keeps, which counts groups where pages share summaries.
+func (p pkg) kept(name string) string {
+	if p.spec.SummaryPages() == 1 {
+		return name + "Pages"
+	}
+	return name + "Groups"
+}
+
 // lists is the number of page lists of a request, times Slots.
 func (p pkg) lists() *jen.Statement {
 	if p.spec.Locks.Combine == "per_head" {
@@ -51,7 +70,7 @@ func (p pkg) rerank() jen.Dict {
 		jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Scores"): jen.Id("scores"), jen.Id("Candidates"): jen.Id("candidates"),
 		jen.Id("CandidateCounts"): jen.Id("candidateCounts"), jen.Id("Pages"): jen.Id("pages"), jen.Id("Counts"): jen.Id("counts"),
 		jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
-		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(p.scores()), jen.Id("ScoreHeadStride"): p.scores(),
 		jen.Id("CandidatesBatchStride"): p.lists().Op("*").Id("Candidates"), jen.Id("CandidatesListStride"): jen.Id("Candidates"),
 		jen.Id("PagesBatchStride"): p.lists().Op("*").Id("Slots"), jen.Id("PagesListStride"): jen.Id("Slots"),
 		jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
@@ -65,10 +84,10 @@ func (p pkg) selection(pages, counts string) jen.Dict {
 	return jen.Dict{
 		jen.Id("Scores"): jen.Id("scores"), jen.Id("SeqLens"): jen.Id("cache").Dot("SeqLens"), jen.Id("Pages"): jen.Id(pages),
 		jen.Id("Counts"): jen.Id(counts), jen.Id("Workspace"): jen.Id("workspace"),
-		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+		jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(p.scores()), jen.Id("ScoreHeadStride"): p.scores(),
 		jen.Id("PagesBatchStride"): p.lists().Op("*").Id(p.slots()), jen.Id("PagesListStride"): jen.Id(p.slots()),
-		jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): jen.Id("cache").Dot("MaxPages"),
-		jen.Id("Slots"): jen.Id(p.slots()), jen.Id("SinkPages"): jen.Id("SinkPages"), jen.Id("RecentPages"): jen.Id("RecentPages"),
+		jen.Id("Batch"): jen.Id("cache").Dot("Batch"), jen.Id("KVHeads"): jen.Id("cache").Dot("KVHeads"), jen.Id("MaxPages"): p.grouped(jen.Id("cache").Dot("MaxPages")),
+		jen.Id("Slots"): jen.Id(p.slots()), jen.Id("SinkPages"): jen.Id(p.kept("Sink")), jen.Id("RecentPages"): jen.Id(p.kept("Recent")),
 	}
 }
 
@@ -109,13 +128,13 @@ pages, s_j(q) = log sum_i exp(scale * (mu_j . q + C_j[i] . V_j^T q)), and equati
 page that is still filling.`,
 		args:   `fills in dense q [batch, q head, dim], records [block, kv head] and scores [batch, q head, max pages].`,
 		params: []jen.Code{cacheParam(), ptrs("q", "summaries", "scores", "workspace")},
-		fill: func(pkg) jen.Dict {
+		fill: func(p pkg) jen.Dict {
 			return jen.Dict{
 				jen.Id("Cache"): jen.Id("cache"), jen.Id("Q"): jen.Id("q"), jen.Id("Summaries"): jen.Id("summaries"), jen.Id("Scores"): jen.Id("scores"),
 				jen.Id("Workspace"):    jen.Id("workspace"),
 				jen.Id("QBatchStride"): qHeads().Op("*").Id("HeadDim"), jen.Id("QHeadStride"): jen.Id("HeadDim"),
 				jen.Id("SummaryBlockStride"): kvHeads().Op("*").Id("RecordBytes"), jen.Id("SummaryHeadStride"): jen.Id("RecordBytes"),
-				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(maxPages()), jen.Id("ScoreHeadStride"): maxPages(),
+				jen.Id("ScoreBatchStride"): qHeads().Op("*").Add(p.scores()), jen.Id("ScoreHeadStride"): p.scores(),
 				jen.Id("SoftmaxScale"): jen.Id("SoftmaxScale"), jen.Id("LogitSoftcap"): jen.Id("LogitSoftcap"),
 			}
 		},

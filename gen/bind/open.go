@@ -1,6 +1,10 @@
 package bind
 
-import "github.com/dave/jennifer/jen"
+import (
+	"github.com/dave/jennifer/jen"
+
+	"github.com/kvloom/kvloom/gen/plan"
+)
 
 // open writes the Kernels type and how to get one.
 func (p pkg) open(f *jen.File) {
@@ -24,6 +28,18 @@ func (p pkg) open(f *jen.File) {
 			jen.Id("Rule"): jen.Id("Rule"), jen.Id("Window"): jen.Id("Window"), jen.Id("Pool"): jen.Id("Pool"), jen.Id("PoolWidth"): jen.Id("PoolWidth"),
 			jen.Id("Precision"): jen.Id("Precision"), jen.Id("Eps"): jen.Id("Eps"),
 		}),
+	}
+	if p.spec.Locks.Rerank > 1 {
+		shape[jen.Id("Candidates")] = jen.Id("Candidates")
+	}
+	if p.spec.SummaryPages() > 1 {
+		shape[jen.Id("SummaryPages")] = jen.Id("SummaryPages")
+	}
+	if p.spec.Locks.Basis == plan.QueryWeighted {
+		shape[jen.Id("Basis")] = jen.Lit(p.spec.Locks.Basis)
+	}
+	if form := p.record.Form; !form.Plain() {
+		shape[jen.Id("Form")] = jen.Lit(form.String())
 	}
 	if p.spec.StoreBytes() > 0 {
 		shape[jen.Id("StoreBytes")] = jen.Id("StoreBytes")

@@ -10,7 +10,7 @@ import (
 // rerankThreads is kThreads of page_rerank.cuh.
 const rerankThreads = 256
 
-// rerankChoices: candidates a block, blocks an SM that registers are kept low for. Slots of a rerank's problem are the candidates.
+// rerankChoices: candidates a block, blocks an SM that registers are kept low for. Slots of a rerank's problem are what is proposed to it.
 var rerankChoices = []struct{ per, blocks int }{{16, 1}, {32, 1}, {8, 1}, {64, 1}, {32, 2}, {16, 2}}
 
 func planPageRerank(s *specs.Spec, t Target) FamilyPlan {
@@ -34,11 +34,11 @@ func planPageRerank(s *specs.Spec, t Target) FamilyPlan {
 }
 
 func rerankCandidate(s *specs.Spec, t Target, form Form, per, blocks int) Candidate {
-	a, heads := s.Attention, headsPerList(s)
+	a, heads, pages := s.Attention, headsPerList(s), int64(s.SummaryPages())
 	c := Candidate{
 		Family: PageRerank, Form: form, Arch: t.Arch,
 		Key: fmt.Sprintf("d%d p%d g%d h%d %s softcap=%t %s", a.HeadDim, s.Cache.PageSize, a.Group(), heads, s.Cache.DType, a.LogitSoftcap > 0,
-			s.Locks.Combine),
+			s.Locks.Combine) + groupKey(s),
 		Params: []Param{{"per", per}, {"blocks", blocks}},
 		Constants: []Constant{
 			{"T", "kvloom::" + s.Cache.DType},
@@ -53,19 +53,28 @@ func rerankCandidate(s *specs.Spec, t Target, form Form, per, blocks int) Candid
 		Header: "kernels/page_rerank.cuh", Kernel: "kvloom::page_rerank", Entry: string(PageRerank), MinBlocks: blocks,
 		Geometry: launch.Geometry{
 			Grid: [3]launch.Extent{
-				{Of: []launch.Quantity{launch.Slots}, Times: 1, Per: int64(per)}, launch.Each(launch.Lists), launch.Each(launch.Batch)},
+				{Of: []launch.Quantity{launch.Slots}, Times: pages, Per: int64(per)}, launch.Each(launch.Lists), launch.Each(launch.Batch)},
 			Block: rerankThreads, Cluster: 1,
 			Workspace: []launch.Extent{
 				{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: 4 + 8*int64(heads), Per: 1},                      // counters, and the last block's masses
-				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 8 * int64(heads), Per: int64(per)}, // masses of the others
-				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 4 * int64(heads+1), Per: 1},        // exact scores and keys
+				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 8 * pages * int64(heads), Per: int64(per)}, // masses of the others
+				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 4 * pages * int64(heads+1), Per: 1},        // exact scores and keys
 			},
 		},
 	}
 	if form == Portable {
 		c.Arch = PortableArch
 	}
+	c.Constants = append(c.Constants, groupConstants(s)...)
 	return c
+}
+
+// groupConstants is the last argument of a rerank's template, the pages that share a summary; none where each has its own, the default.
+func groupConstants(s *specs.Spec) []Constant {
+	if s.SummaryPages() == 1 {
+		return nil
+	}
+	return []Constant{{"SUMMARY_PAGES", fmt.Sprint(s.SummaryPages())}}
 }
 
 func rerankCost(s *specs.Spec) Cost {
@@ -83,8 +92,8 @@ func rerankCost(s *specs.Spec) Cost {
 			Flops: keys * heads * 2 * int64(a.HeadDim), Exponential: keys * heads,
 		}
 		if s.Locks.Combine == "share_average" || s.Locks.Combine == "peak_normalised" {
-			work.Bytes += int64(w.Batch*a.QueryHeads) * int64(pages) * 4
-			work.Exponential += int64(w.Batch*a.QueryHeads) * int64(pages)
+			work.Bytes += int64(w.Batch*a.QueryHeads) * int64(s.Groups(w.Context)) * 4
+			work.Exponential += int64(w.Batch*a.QueryHeads) * int64(s.Groups(w.Context))
 		}
 		return work
 	}

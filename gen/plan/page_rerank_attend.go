@@ -92,7 +92,8 @@ func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Can
 	c.Family, c.Entry = PageRerankAttend, string(PageRerankAttend)
 	c.Header, c.Kernel = "kernels/page_rerank_attend.cuh", "kvloom::page_rerank_attend"
 	c.Params = append(c.Params, Param{"ring", shape.ring})
-	c.Constants = append(c.Constants, Constant{"kRing", fmt.Sprint(shape.ring)})
+	c.Constants = append(c.Constants[:len(c.Constants)-len(groupConstants(s))], Constant{"kRing", fmt.Sprint(shape.ring)})
+	c.Constants = append(c.Constants, groupConstants(s)...)
 	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape.rerank()).holds(s, shape.ring)
 	c.Geometry.Workspace = nil
 	return c

@@ -103,8 +103,9 @@ func rerankClusterCandidate(s *specs.Spec, t Target, shape rerankClusterShape) C
 	c := rerankCandidate(s, t, Hopper, 16, shape.blocks)
 	c.Key += fmt.Sprintf(" most=%d", rerankMost(s))
 	c.Params = []Param{{"warps", shape.warps}, {"cluster", shape.cluster}, {"blocks", shape.blocks}}
-	c.Constants = append(c.Constants[:len(c.Constants)-1], // all but kPer
+	c.Constants = append(c.Constants[:len(c.Constants)-1-len(groupConstants(s))], // all but kPer
 		Constant{"kNumWarps", fmt.Sprint(shape.warps)}, Constant{"kCluster", fmt.Sprint(shape.cluster)}, Constant{"kMost", fmt.Sprint(rerankMost(s))})
+	c.Constants = append(c.Constants, groupConstants(s)...)
 	c.Header, c.Kernel = "kernels/page_rerank_cluster.cuh", "kvloom::page_rerank_cluster"
 	c.Geometry.Grid[0] = launch.Const(int64(shape.cluster))
 	c.Geometry.Block, c.Geometry.Cluster, c.Geometry.Workspace = 32*shape.warps, shape.cluster, nil

@@ -88,13 +88,13 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 	a := s.Attention
 	c := Candidate{
 		Family: PageScore, Form: choice.form, Arch: t.Arch,
-		Key: fmt.Sprintf("d%d p%d r%d b%d g%d %s softcap=%t record", a.HeadDim, s.Cache.PageSize, s.Locks.Rank, s.Locks.BasisBits,
+		Key: fmt.Sprintf("d%d p%d r%d b%d g%d %s softcap=%t record", a.HeadDim, s.SummaryTokens(), s.Locks.Rank, s.Locks.BasisBits,
 			a.Group(), s.Cache.DType, a.LogitSoftcap > 0) + formKey(s),
 		Params: []Param{{"warps", choice.warps}, {"blocks", choice.blocks}, {"stages", choice.stages}, {"bulk", boolParam(choice.bulk)}},
 		Constants: []Constant{
 			{"T", "kvloom::" + s.Cache.RowType()},
 			{"HEAD_DIM", fmt.Sprint(a.HeadDim)},
-			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"PAGE", fmt.Sprint(s.SummaryTokens())},
 			{"RANK", fmt.Sprint(s.Locks.Rank)},
 			{"BITS", fmt.Sprint(s.Locks.BasisBits)},
 			{"GROUP", fmt.Sprint(a.Group())},
@@ -124,19 +124,30 @@ func scoreCandidate(s *specs.Spec, t Target, choice scoreParams) Candidate {
 	return c
 }
 
-// formKey is what a key says of a record's form; nothing of the plain one.
-func formKey(s *specs.Spec) string {
+// formKey is what a key says of a record's form; nothing of the plain one of a page.
+func formKey(s *specs.Spec) (key string) {
 	if form := s.Record().Form; !form.Plain() {
-		return " " + form.String()
+		key = " " + form.String()
 	}
-	return ""
+	return key + groupKey(s)
 }
 
-// formConstants is a template's last argument, the record's form; none for the plain one, its default.
+// groupKey is what a key says of the pages that share a summary; nothing where each has its own.
+func groupKey(s *specs.Spec) string {
+	if s.SummaryPages() == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" groups of %d", s.SummaryPages())
+}
+
+// formConstants is a template's last argument, the record's form; none for the plain one of a page, its default.
 func formConstants(s *specs.Spec) []Constant {
 	form := s.Record().Form
-	if form.Plain() {
+	if form.Plain() && s.SummaryPages() == 1 {
 		return nil
+	}
+	if pages := s.SummaryPages(); pages > 1 {
+		return []Constant{{"FORM", fmt.Sprintf("kvloom::RecordForm<%d, %d, %t, %d>", form.CoefficientBits(), form.CentroidBits(), form.Grouped, pages)}}
 	}
 	return []Constant{{"FORM", fmt.Sprintf("kvloom::RecordForm<%d, %d, %t>", form.CoefficientBits(), form.CentroidBits(), form.Grouped)}}
 }
@@ -212,12 +223,12 @@ func scoreCost(s *specs.Spec) Cost {
 	payload := int64(s.Record().PayloadBytes())
 	return func(w specs.Workload) Work {
 		batch, kv, q := int64(w.Batch), int64(a.KVHeads), int64(a.QueryHeads)
-		complete, tail := int64(w.Context/s.Cache.PageSize), int64(w.Context%s.Cache.PageSize)
+		complete, tail := int64(w.Context/s.SummaryTokens()), int64(w.Context%s.SummaryTokens())
 		pages := complete
 		if tail > 0 {
 			pages++
 		}
-		d, r, page := int64(a.HeadDim), int64(s.Locks.Rank), int64(s.Cache.PageSize)
+		d, r, page := int64(a.HeadDim), int64(s.Locks.Rank), int64(s.SummaryTokens())
 		return Work{
 			Bytes: batch * (kv*complete*payload + kv*tail*d*2 + q*d*2 + q*pages*4 + pages*4 + 4),
 			// V^T q, mu^T q, C times that, and the token's scale.

@@ -141,9 +141,9 @@ func immaRefusal(s *specs.Spec) string {
 		return fmt.Sprintf("integer tensor cores: a product takes bytes, not values of %d bits", l.BasisBits)
 	case l.Rank&(l.Rank-1) != 0, rows && l.Rank != 4 && l.Rank != 8:
 		return fmt.Sprintf("integer tensor cores: a k step does not hold whole pages of rank %d", l.Rank)
-	case s.Cache.PageSize < 16 && (rows || l.Rank == 1):
+	case s.SummaryTokens() < 16 && (rows || l.Rank == 1):
 		return fmt.Sprintf("integer tensor cores: codes of %d query heads and rank %d are laid out for pages of 16 tokens and more, not %d",
-			a.Group(), l.Rank, s.Cache.PageSize)
+			a.Group(), l.Rank, s.SummaryTokens())
 	case a.LogitSoftcap > 0:
 		return "integer tensor cores: a cap bends each logit before the centroid's part can be taken out of the sum"
 	}
@@ -188,6 +188,9 @@ func immaMisfit(s *specs.Spec, t Target, choice immaChoice, g launch.Geometry, r
 	// Entries and barriers, vectors, counters, parts of masses; single words and what alignment takes.
 	static := (16+16)*choice.stages + 320*choice.fill + (8+4*choice.heads*immaPasses(s))*choice.slots() +
 		8*choice.warps*immaPassHeads(s) + 128 + exchange
+	if static > staticShared {
+		return fmt.Sprintf("%d B that %d warps exchange and rings of %d tiles need are more than the %d B of static shared memory", static, choice.warps, choice.stages, staticShared)
+	}
 	shared := g.DynamicShared + static
 	if shared > t.SharedPerBlock {
 		return fmt.Sprintf("a ring of %d tiles needs %d B of shared memory, %s has %d B a block", choice.stages, shared, t.Arch, t.SharedPerBlock)
@@ -309,6 +312,9 @@ func immaCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 		Constant{"RUN", fmt.Sprint(choice.run)}, Constant{"SPLIT", fmt.Sprint(choice.split)}, Constant{"TOGETHER", fmt.Sprint(choice.together)},
 		Constant{"ONES", fmt.Sprint(choice.ones)}, Constant{"PAD", fmt.Sprint(choice.pad)}, Constant{"HINT", fmt.Sprint(choice.hint)},
 		Constant{"PRODUCERS", fmt.Sprint(choice.fill)})
+	if s.SummaryPages() > 1 {
+		c.Constants = append(c.Constants, formConstants(s)...)
+	}
 	c.Geometry = launch.Geometry{
 		Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.SMs}, Times: int64(choice.blocks), Per: 1}, launch.Const(1), launch.Const(1)},
 		Block: 32 * (choice.warps + choice.fill + 1), Cluster: 1,

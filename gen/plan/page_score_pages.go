@@ -57,8 +57,8 @@ func pagesRefusal(s *specs.Spec) string {
 		return fmt.Sprintf("pages as rows: a ring is laid out for codes, not for values of %d bits", l.BasisBits)
 	case l.Rank != 1 && l.Rank != 2 && l.Rank != 4:
 		return fmt.Sprintf("pages as rows: lanes hold the coefficients of ranks 1, 2 and 4, not %d", l.Rank)
-	case s.Cache.PageSize < 16:
-		return fmt.Sprintf("pages as rows: lanes share the tokens of pages of 16 and more, not %d", s.Cache.PageSize)
+	case s.SummaryTokens() < 16:
+		return fmt.Sprintf("pages as rows: lanes share the tokens of pages of 16 and more, not %d", s.SummaryTokens())
 	case s.Attention.LogitSoftcap > 0:
 		return "pages as rows: a cap bends each logit before the centroid's part can be taken out of the sum"
 	}
@@ -97,10 +97,10 @@ func planPageScorePages(s *specs.Spec, t Target) (candidates []Candidate, reject
 
 // pagesExchange is ImmaPages::tile's exchange: coefficients of each warp's 8 pages, where lanes share them out.
 func pagesExchange(s *specs.Spec, choice immaChoice) int {
-	if s.Locks.Rank > 2 || s.Cache.PageSize != 16 || immaPassHeads(s) <= 2 {
+	if s.Locks.Rank > 2 || s.Locks.Rank*s.SummaryTokens() > 64 || immaPassHeads(s) <= 2 {
 		return 0
 	}
-	return choice.warps * 8 * (4*s.Locks.Rank + 1) * 16
+	return choice.warps * 8 * (s.SummaryTokens()/4*s.Locks.Rank + 1) * 16
 }
 
 // pagesRegisters is what a consumer was seen to do with without spilling.
@@ -126,7 +126,7 @@ func pagesCandidate(s *specs.Spec, t Target, choice immaChoice) Candidate {
 	c.Header, c.Kernel = "kernels/page_score_pages.cuh", "kvloom::page_score_pages"
 	var kept []Constant
 	for _, k := range c.Constants {
-		if k.Name != "SPLIT" && k.Name != "TOGETHER" && k.Name != "ONES" {
+		if k.Name != "SPLIT" && k.Name != "TOGETHER" && k.Name != "ONES" && k.Name != "FORM" {
 			kept = append(kept, k)
 		}
 	}

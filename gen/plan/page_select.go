@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -71,10 +72,10 @@ func selectCandidate(s *specs.Spec, t Target, shape selectShape) Candidate {
 	dependent := shape.form == Hopper
 	return Candidate{
 		Family: PageSelect, Form: shape.form, Arch: arch,
-		Key:    fmt.Sprintf("p%d h%d %s", s.Cache.PageSize, heads, s.Locks.Combine),
+		Key:    fmt.Sprintf("p%d h%d %s", s.SummaryTokens(), heads, s.Locks.Combine),
 		Params: []Param{{"threads", shape.threads}, {"cluster", shape.cluster}},
 		Constants: []Constant{
-			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+			{"PAGE", fmt.Sprint(s.SummaryTokens())}, // it ranks what has a summary
 			{"HEADS", fmt.Sprint(heads)},
 			{"COMBINE", "kvloom::reduce::Combine::" + combineNames[s.Locks.Combine]},
 			{"kThreads", fmt.Sprint(shape.threads)},
@@ -120,10 +121,10 @@ func selectRefusal(s *specs.Spec, t Target, shape selectShape, dynamic int) stri
 
 func selectCost(s *specs.Spec) Cost {
 	return func(w specs.Workload) Work {
-		pages := int64((w.Context + s.Cache.PageSize - 1) / s.Cache.PageSize)
+		pages := int64(s.Groups(w.Context))
 		scores := int64(w.Batch) * int64(s.Attention.QueryHeads) * pages
 		lists := int64(w.Batch) * int64(s.Attention.QueryHeads/headsPerList(s))
-		work := Work{Bytes: 4*scores + 4*lists*(min(int64(s.Candidates()), pages)+1), Flops: scores}
+		work := Work{Bytes: 4*scores + 4*lists*(min(int64(s.Proposals()), pages)+1), Flops: scores}
 		switch s.Locks.Combine {
 		case "share_average":
 			work.Exponential = 2 * scores // the mass of the row, then the shares

@@ -24,11 +24,11 @@ var selectClusterShapes = []selectClusterShape{
 // clustersOf16 is how many clusters of 16 blocks run at once on 132 SMs with a block an SM; an eighth waits for the first.
 const clustersOf16 = 7
 
-// longestRow is the pages of the spec's longest workload.
+// longestRow is the scores of the spec's longest workload: of pages, or of groups that share a summary.
 func longestRow(s *specs.Spec) int {
 	longest := 0
 	for _, w := range s.Workloads {
-		longest = max(longest, (w.Context+s.Cache.PageSize-1)/s.Cache.PageSize)
+		longest = max(longest, s.Groups(w.Context))
 	}
 	return longest
 }

@@ -47,8 +47,9 @@ func selectRerankCandidate(s *specs.Spec, t Target, shape rerankAttendShape) (c 
 	c = rerankAttendCandidate(s, t, shape)
 	c.Family, c.Entry = PageSelectRerankAttend, string(PageSelectRerankAttend)
 	c.Header, c.Kernel = "kernels/page_select_rerank_attend.cuh", "kvloom::page_select_rerank_attend"
-	c.Params, c.Constants = c.Params[:len(c.Params)-1], c.Constants[:len(c.Constants)-1] // no ring: selection needs as much memory
+	c.Params, c.Constants = c.Params[:len(c.Params)-1], c.Constants[:len(c.Constants)-1-len(groupConstants(s))] // no ring: selection needs as much memory
 	c.Constants = append(c.Constants, Constant{"kMemoryBytes", fmt.Sprint(memory)}, Constant{"kBufferWords", fmt.Sprint(words)}, Constant{"kPages", fmt.Sprint(of.pages)})
+	c.Constants = append(c.Constants, groupConstants(s)...)
 	c.Geometry.Grid = [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)}
 	c.Geometry.DynamicShared = 4*words + memory
 	c.Geometry.Workspace = []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}} // of page_select's radix kernel

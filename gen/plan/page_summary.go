@@ -31,11 +31,11 @@ func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 			continue
 		}
 		p.addTridiagonal(s, t, form)
-		choices := summaryBlockChoices[s.Cache.PageSize]
+		choices := summaryBlockChoices[s.SummaryTokens()]
 		switch {
 		case !s.Record().Form.Plain():
 			choices = nil // the direct form alone makes smaller records
-		case s.Cache.PageSize <= 16:
+		case s.SummaryTokens() <= 16:
 			choices = summaryWarpChoices(s, t, form)
 		}
 		for _, choice := range choices {
@@ -51,7 +51,7 @@ func planPageSummary(s *specs.Spec, t Target) FamilyPlan {
 }
 
 func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) Candidate {
-	a, page := s.Attention, s.Cache.PageSize
+	a, page := s.Attention, s.SummaryTokens()
 	c := Candidate{
 		Family: PageSummary, Form: form, Arch: t.Arch,
 		Key:    fmt.Sprintf("d%d p%d r%d b%d %s record", a.HeadDim, page, s.Locks.Rank, s.Locks.BasisBits, s.Cache.DType) + formKey(s),
@@ -84,6 +84,9 @@ func summaryCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) 
 		perBlock, waves = 1, 4 // nothing is prefetched, and more blocks even out the tail
 	}
 	c.Constants = append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)})
+	if s.SummaryPages() > 1 {
+		c.Constants = append(c.Constants, formConstants(s)...)
+	}
 	c.Geometry.Grid = [3]launch.Extent{
 		{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: perBlock, AtMost: waves * int64(t.SMs*choice.blocks)},
 		launch.Each(launch.Batch),

@@ -16,7 +16,7 @@ const tridiagonalMaxRank = 8
 
 // addTridiagonal plans the direct form, ahead of the general one.
 func (p *FamilyPlan) addTridiagonal(s *specs.Spec, t Target, form Form) {
-	if s.Cache.PageSize != 16 || s.Locks.Rank > tridiagonalMaxRank {
+	if s.SummaryTokens() != 16 || s.Locks.Rank > tridiagonalMaxRank {
 		return
 	}
 	for i, choice := range tridiagonalChoices(s, t, form) {

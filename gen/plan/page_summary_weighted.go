@@ -18,10 +18,10 @@ func planWeightedSummary(s *specs.Spec, t Target) FamilyPlan {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {
 			continue
 		}
-		if s.Cache.PageSize != 16 || s.Locks.Rank > tridiagonalMaxRank {
+		if s.SummaryTokens() != 16 || s.Locks.Rank > tridiagonalMaxRank {
 			c := summaryCandidate(s, t, form, summaryParams{1, 1})
 			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("locks.basis query_weighted is built for pages of 16 tokens and ranks up to %d, not pages of %d at rank %d",
-				tridiagonalMaxRank, s.Cache.PageSize, s.Locks.Rank)})
+				tridiagonalMaxRank, s.SummaryTokens(), s.Locks.Rank)})
 			continue
 		}
 		for _, choice := range weightedChoices(s, t, form) {
@@ -90,10 +90,10 @@ func weightedBlockBytes(s *specs.Spec, warps int) int {
 // weightedCost adds the product of the keys and the factor.
 func weightedCost(s *specs.Spec) Cost {
 	plain := summaryCost(s)
-	d, page := int64(s.Attention.HeadDim), int64(s.Cache.PageSize)
+	d, page := int64(s.Attention.HeadDim), int64(s.SummaryTokens())
 	return func(w specs.Workload) Work {
 		work := plain(w)
-		pages := int64(w.Batch) * int64(w.Context/s.Cache.PageSize) * int64(s.Attention.KVHeads)
+		pages := int64(w.Batch) * int64(w.Context/s.SummaryTokens()) * int64(s.Attention.KVHeads)
 		work.Bytes += int64(s.Attention.KVHeads) * int64(factorBytes(int(d)))
 		work.Flops += pages * page * d * (d + 16)
 		return work

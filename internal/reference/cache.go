@@ -16,6 +16,7 @@ type Cache struct {
 	Centre                     [][]float64 // [kv head][dim] mean keys that 4-bit centroids are stored less; nil: zero
 	KScale, VScale             float64     // FP8: keys and values are elements times these; else not read
 	HeadDim, PageSize, KVHeads int
+	SummaryPages               int     // neighbouring pages that share a summary; 0 and 1: each has its own
 	MaxPages                   int     // columns of the block table in use; rows have TableStride
 	SeqLens                    []int32 // [batch]
 	HeadLens                   []int32 // [batch, kv head], or nil; honoured by attend alone

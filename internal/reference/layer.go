@@ -38,9 +38,9 @@ func (c *Cache) Build(shape Shape) Summaries {
 	}
 	var jobs []job
 	for request, length := range c.SeqLens {
-		for page := range int(length) / c.PageSize {
+		for page := range int(length) / c.SummaryTokens() {
 			for head := range c.KVHeads {
-				key := RecordKey{c.Block(request, page), head}
+				key := RecordKey{c.GroupBlock(request, page), head}
 				if _, seen := s.Records[key]; key.Block < 0 || seen {
 					continue
 				}
@@ -52,7 +52,7 @@ func (c *Cache) Build(shape Shape) Summaries {
 	records := make([][]byte, len(jobs))
 	parallel(len(jobs), func(i int) {
 		j := jobs[i]
-		records[i] = c.record(c.Keys(j.request, j.page, j.Head, c.PageSize), shape, j.Head)
+		records[i] = c.record(c.GroupKeys(j.request, j.page, j.Head, c.SummaryTokens()), shape, j.Head)
 	})
 	for i, j := range jobs {
 		s.Records[j.RecordKey] = records[i]
@@ -60,7 +60,7 @@ func (c *Cache) Build(shape Shape) Summaries {
 	return s
 }
 
-// Scores are page scores of every request and query head, ragged: [batch][query head][live pages].
+// Scores are page scores of every request and query head, ragged: [batch][query head][live pages]; where pages share summaries, of groups.
 type Scores struct {
 	Score [][][]float64
 	// Largest is the largest finite |logit| of each row, which the error bound grows with: [batch][query head].
@@ -81,9 +81,9 @@ func (c *Cache) Score(s Summaries, q Queries, l Logits) Scores {
 		queries := make([][]float64, group)
 		for g := range queries {
 			queries[g] = q.Of(request, head*group+g)
-			out.Score[request][head*group+g] = make([]float64, c.Pages(length))
+			out.Score[request][head*group+g] = make([]float64, c.Groups(length))
 		}
-		for page := range c.Pages(length) {
+		for page := range c.Groups(length) {
 			score := c.pageScorer(s, request, page, head, l)
 			for g, query := range queries {
 				value, largest := score(query)
@@ -97,14 +97,20 @@ func (c *Cache) Score(s Summaries, q Queries, l Logits) Scores {
 	return out
 }
 
-// pageScorer decodes a page once for all queries of the group.
+// pageScorer decodes a page, or a group of pages that share a summary, once for all queries of the group.
 func (c *Cache) pageScorer(s Summaries, request, page, head int, l Logits) func(q []float64) (score, largest float64) {
-	id, tokens := c.Block(request, page), c.TokensIn(page, int(c.SeqLens[request]))
-	if id < 0 {
+	tokens := min(int(c.SeqLens[request])-page*c.SummaryTokens(), c.SummaryTokens())
+	complete := tokens == c.SummaryTokens()
+	id := int32(-1)
+	if complete || c.summaryPages() == 1 {
+		id = c.GroupBlock(request, page)
+	}
+	keys := c.GroupKeys(request, page, head, tokens)
+	if complete && id < 0 || len(keys) == 0 {
 		return func([]float64) (float64, float64) { return math.Inf(-1), 0 }
 	}
-	if tokens < c.PageSize {
-		keys := c.Keys(request, page, head, tokens)
+	if !complete {
+		tokens := len(keys) / c.HeadDim
 		return func(q []float64) (float64, float64) {
 			var largest float64
 			for t := range tokens {
@@ -118,7 +124,7 @@ func (c *Cache) pageScorer(s Summaries, request, page, head int, l Logits) func(
 		panic("BUG: reference: a complete page has no record")
 	}
 	if s.Scorer != "" {
-		return c.plainScorer(s.Shape, record, c.Keys(request, page, head, c.PageSize), l)
+		return c.plainScorer(s.Shape, record, keys, l)
 	}
 	codes, err := Unpack(s.Shape, record)
 	if err != nil {

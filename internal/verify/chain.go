@@ -143,7 +143,7 @@ func (r *chainRun) prepare(p *Problem, a *Arena) (err error) {
 		}
 		r.weights = factors.Ptr()
 	}
-	r.scoreRows = p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)
+	r.scoreRows = p.Rows(p.Q.Heads, p.maxGroups(), 4)
 	r.listRows = p.Rows(p.Lists(), p.Slots, 4)
 	r.outRows = p.Rows(p.Q.Heads, p.Cache.HeadDim, 2)
 	batch := int64(p.Cache.Batch())
@@ -209,10 +209,11 @@ func (r *chainRun) selectArgs() *kernel.PageSelectArgs {
 		Counts: r.counts.Ptr(), Workspace: r.workspaces[2].Ptr(),
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
-		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.Cache.MaxPages), Slots: int32(r.Slots),
+		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.maxGroups()), Slots: int32(r.Slots),
 		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)}
 	if w := r.rerank; w != nil {
-		a.Pages, a.Counts, a.PagesBatchStride, a.PagesListStride, a.Slots = w.pages.Ptr(), w.counts.Ptr(), w.rows.BatchStride, w.rows.RowStride, int32(w.slots)
+		a.Pages, a.Counts, a.PagesBatchStride, a.PagesListStride, a.Slots = w.pages.Ptr(), w.counts.Ptr(), w.rows.BatchStride, w.rows.RowStride, int32(w.budget.Slots)
+		a.SinkPages, a.RecentPages = int32(w.budget.SinkPages), int32(w.budget.RecentPages)
 	}
 	return a
 }
@@ -275,9 +276,9 @@ func (r *chainRun) readSummaries() (reference.Summaries, error) {
 	s := reference.Summaries{Shape: r.Shape, Records: map[reference.RecordKey][]byte{}}
 	size := int64(r.Shape.Layout().Bytes)
 	for b, length := range r.Cache.SeqLens {
-		for page := range int(length) / r.Cache.PageSize {
+		for page := range int(length) / r.Cache.SummaryTokens() {
 			for head := range r.Cache.KVHeads {
-				key := reference.RecordKey{Block: r.Cache.Block(b, page), Head: head}
+				key := reference.RecordKey{Block: r.Cache.GroupBlock(b, page), Head: head}
 				if key.Block < 0 || s.Records[key] != nil {
 					continue
 				}

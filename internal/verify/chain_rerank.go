@@ -17,7 +17,7 @@ import (
 type chainRerank struct {
 	family                   plan.Family
 	kernel                   *Kernel
-	slots                    int // candidates
+	budget                   reference.Budget // of what is proposed to it
 	rows                     Rows
 	pages, counts, workspace *Buffer
 }
@@ -44,8 +44,8 @@ func newChainRerank(e *Env, family plan.Family, p *Problem, a *Arena) (*chainRer
 	if err != nil {
 		return nil, err
 	}
-	w := &chainRerank{family: family, kernel: k, slots: p.Budget.Candidates(p.Spec.Locks.Rerank)}
-	w.rows = p.Rows(p.Lists(), w.slots, 4)
+	w := &chainRerank{family: family, kernel: k, budget: p.proposals()}
+	w.rows = p.Rows(p.Lists(), w.budget.Slots, 4)
 	if w.pages, err = a.Alloc("candidates", 4*w.rows.Elements()); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func newChainRerank(e *Env, family plan.Family, p *Problem, a *Arena) (*chainRer
 		return nil, err
 	}
 	problem := e.LaunchProblem(p)
-	problem.Slots = int64(w.slots)
+	problem.Slots = int64(w.budget.Slots)
 	if w.workspace, err = k.Workspace(problem); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func newChainRerank(e *Env, family plan.Family, p *Problem, a *Arena) (*chainRer
 func (r *chainRun) launchOf(i int) launch.Problem {
 	p := r.launch
 	if i == 2 && r.rerank != nil {
-		p.Slots = int64(r.rerank.slots)
+		p.Slots = int64(r.rerank.budget.Slots)
 	}
 	return p
 }
@@ -78,7 +78,7 @@ func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache, attend *
 		ScoreBatchStride: r.scoreRows.BatchStride, ScoreHeadStride: r.scoreRows.RowStride,
 		CandidatesBatchStride: w.rows.BatchStride, CandidatesListStride: w.rows.RowStride,
 		PagesBatchStride: r.listRows.BatchStride, PagesListStride: r.listRows.RowStride,
-		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), CandidateSlots: int32(w.slots), Slots: int32(r.Slots),
+		SoftmaxScale: float32(r.Logits.Scale), LogitSoftcap: float32(r.Logits.Softcap), CandidateSlots: int32(w.budget.Slots), Slots: int32(r.Slots),
 		SinkPages: int32(r.Budget.SinkPages), RecentPages: int32(r.Budget.RecentPages)}
 	both := kernel.PageRerankAttendArgs{Rerank: args, Out: attend.Out, LSE: attend.LSE, OutBatchStride: attend.OutBatchStride, OutHeadStride: attend.OutHeadStride}
 	p, sel := r.launchOf(2), r.selectArgs()
@@ -95,33 +95,26 @@ func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache, attend *
 // judgeReranked checks one list end to end: every chosen page must be a possible candidate by float64's estimates, within the bound of
 // the plain chain, and of the pages that are candidates beyond doubt none may be left out that exact scores put above a chosen one.
 func (r *chainRun) judgeReranked(at, b, list int, estimates [][]float64, chosen []int32) {
-	mixed, bound := make([][]float64, len(estimates)), 0.0
-	first := list * len(estimates)
-	wide := r.Budget
-	wide.Slots = r.rerank.slots
-	candidates := wide.Choose(r.Rule.Values(estimates))
-	for g, row := range estimates {
-		mixed[g] = append([]float64{}, row...)
-		for _, page := range candidates {
-			keys := r.Cache.Keys(b, int(page), (first+g)/r.Group, r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b])))
-			mixed[g][page] = reference.PageLSE(r.Problem.Q.Of(b, first+g), keys, r.Logits)
-			if x := math.Abs(mixed[g][page]); !math.IsInf(x, 0) {
-				bound = max(bound, x)
-			}
+	first, bound := list*len(estimates), 0.0
+	proposed := r.rerank.budget.Choose(r.Rule.Values(estimates))
+	candidates, of := r.rerankValues(b, proposed, estimates, func(g int, page int32) float64 {
+		keys := r.Cache.Keys(b, int(page), (first+g)/r.Group, r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b])))
+		exact := reference.PageLSE(r.Problem.Q.Of(b, first+g), keys, r.Logits)
+		if x := math.Abs(exact); !math.IsInf(x, 0) {
+			bound = max(bound, x)
 		}
-	}
+		return exact
+	})
 	bound = 4 * ScoreBound(bound)
-	place, of := map[int32]int{}, []float64{}
-	values := r.Rule.Values(mixed)
+	place := map[int32]int{}
 	for i, page := range candidates {
 		place[page] = i
-		of = append(of, values[page])
 	}
 	var indices []int32
 	for _, page := range chosen {
 		i, ok := place[page]
 		if !ok { // a candidate of the device and not of float64: near the edge of the candidates
-			r.edge(at, b, list, estimates, candidates, page, bound)
+			r.edge(at, b, list, estimates, proposed, page, bound)
 			return
 		}
 		indices = append(indices, int32(i))
@@ -134,20 +127,20 @@ func (r *chainRun) judgeReranked(at, b, list int, estimates [][]float64, chosen 
 	r.chosen.Add(excess, bound, func() string { return fmt.Sprintf("launch %d, request %d, list %d: %v", at, b, list, err) })
 }
 
-// edge judges a page that the device proposed and float64 did not: its estimate must be within the bound of the worst candidate's.
-func (r *chainRun) edge(at, b, list int, estimates [][]float64, candidates []int32, page int32, bound float64) {
-	values := r.Rule.Values(estimates)
-	worst := math.Inf(1)
-	for _, c := range candidates {
-		if int(c) >= r.Budget.SinkPages && int(c) < len(values)-r.Budget.RecentPages {
+// edge judges a page that the device proposed and float64 did not: the estimate of its group must be within the bound of the worst proposal's.
+func (r *chainRun) edge(at, b, list int, estimates [][]float64, proposed []int32, page int32, bound float64) {
+	values, keep := r.Rule.Values(estimates), r.rerank.budget
+	worst, group := math.Inf(1), int(page)/r.Spec.SummaryPages()
+	for _, c := range proposed {
+		if int(c) >= keep.SinkPages && int(c) < len(values)-keep.RecentPages {
 			worst = min(worst, values[c])
 		}
 	}
-	below := worst - values[page]
+	below := worst - values[group]
 	if !r.Rule.Logarithmic() {
-		below = math.Log(worst / values[page])
+		below = math.Log(worst / values[group])
 	}
 	r.chosen.Add(max(below, 0), bound, func() string {
-		return fmt.Sprintf("launch %d, request %d, list %d: page %d was proposed %g nats below the worst candidate", at, b, list, page, below)
+		return fmt.Sprintf("launch %d, request %d, list %d: page %d was proposed %g nats below the worst proposal", at, b, list, page, below)
 	})
 }

@@ -57,7 +57,7 @@ func (r *scoreRun) checkMasses(at int, scores []float32, must bool) error {
 	if err != nil {
 		return err
 	}
-	all, n := Float32s(data), r.Pages(0)
+	all, n := Float32s(data), r.Groups(0)
 	for h := range r.Problem.Q.Heads {
 		got, ok := massOf(all[h*2*kernel.MassParts : (h+1)*2*kernel.MassParts])
 		first := r.rows.At(0, h)

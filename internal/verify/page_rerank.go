@@ -69,7 +69,8 @@ type rerankRun struct {
 	scoreRows, wideRows, listRows          Rows
 	scores, wide, wideCounts, pages, count *Buffer
 	workspace                              *Buffer
-	proposals                              reference.Lists // of this launch
+	budget                                 reference.Budget // of what is proposed
+	proposals                              reference.Lists  // of this launch
 	args                                   kernel.PageRerankArgs
 	attended                               *rerankOutputs // of page_rerank_attend
 	selected                               *Tally         // of page_select_rerank_attend, which proposes too; nil: candidates are given
@@ -82,10 +83,10 @@ func newRerankRun(e *Env, k *Kernel, p *Problem, a *Arena) (*rerankRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rerankRun{DeviceProblem: d, env: e, kernel: k, launch: e.LaunchProblem(p), summaries: p.buildAll()}
-	candidates := p.Budget.Candidates(p.Spec.Locks.Rerank)
+	r := &rerankRun{DeviceProblem: d, env: e, kernel: k, launch: e.LaunchProblem(p), summaries: p.buildAll(), budget: p.proposals()}
+	candidates := r.budget.Slots
 	r.launch.Slots = int64(candidates)
-	r.scoreRows = p.Rows(p.Q.Heads, p.Cache.MaxPages, 4)
+	r.scoreRows = p.Rows(p.Q.Heads, p.maxGroups(), 4)
 	r.wideRows, r.listRows = p.Rows(p.Lists(), candidates, 4), p.Rows(p.Lists(), p.Slots, 4)
 	counts := 4 * int64(p.Cache.Batch()*p.Lists())
 	for _, b := range []struct {
@@ -183,7 +184,7 @@ func (r *rerankRun) once(t *Tally, graph *Replay, at int) error {
 func (r *rerankRun) propose() reference.Scores {
 	est := r.Cache.Score(r.summaries, r.Problem.Q, r.Logits)
 	for b, heads := range est.Score {
-		complete := int(r.Cache.SeqLens[b]) / r.Cache.PageSize
+		complete := int(r.Cache.SeqLens[b]) / r.Cache.SummaryTokens()
 		for h, row := range heads {
 			for page := range row {
 				if page < complete {
@@ -196,9 +197,7 @@ func (r *rerankRun) propose() reference.Scores {
 			}
 		}
 	}
-	wide := r.Budget
-	wide.Slots = int(r.args.CandidateSlots)
-	r.proposals = est.Select(r.Rule, r.Group, wide)
+	r.proposals = est.Select(r.Rule, r.Group, r.budget)
 	return est
 }
 
@@ -220,7 +219,7 @@ func (r *rerankRun) put(est reference.Scores) error {
 		}
 	}
 	if r.masses != nil {
-		if err := errors.Join(r.masses.Write(BytesOfFloat32(massesOf(scores, r.scoreRows, r.Problem.Q.Heads, r.Pages(0)))), r.masses.Freeze()); err != nil {
+		if err := errors.Join(r.masses.Write(BytesOfFloat32(massesOf(scores, r.scoreRows, r.Problem.Q.Heads, r.Groups(0)))), r.masses.Freeze()); err != nil {
 			return err
 		}
 	}
@@ -234,8 +233,8 @@ func (r *rerankRun) put(est reference.Scores) error {
 func (r *rerankRun) compare(t *Tally, at int, est reference.Scores, pages, counts []int32) {
 	rows := r.Problem.Q.Heads / r.Lists()
 	for b, lists := range r.proposals {
-		for list, candidates := range lists {
-			want := min(r.Slots, len(candidates))
+		for list, proposed := range lists {
+			want := min(r.Slots, len(r.Cache.GroupPages(proposed, r.Pages(b))))
 			got := pages[r.listRows.At(b, list):][:r.Slots]
 			if n := int(counts[b*r.Lists()+list]); n != want {
 				t.Fail("launch %d, request %d, list %d: %d pages, want %d", at, b, list, n, want)
@@ -246,36 +245,31 @@ func (r *rerankRun) compare(t *Tally, at int, est reference.Scores, pages, count
 					t.Fail("launch %d, request %d, list %d: slot %d holds %d, not -1", at, b, list, want+i, page)
 				}
 			}
-			if len(candidates) == 0 {
+			if len(proposed) == 0 {
 				continue
 			}
-			r.judge(t, fmt.Sprintf("launch %d, request %d, list %d", at, b, list), b, est.Score[b][list*rows:(list+1)*rows], list*rows, candidates, got[:want])
+			r.judge(t, fmt.Sprintf("launch %d, request %d, list %d", at, b, list), b, est.Score[b][list*rows:(list+1)*rows], list*rows, proposed, got[:want])
 		}
 	}
 	t.Passed(1)
 }
 
 // judge checks one list against the exact scores inside the shares: on the candidates alone, with the unit of all pages.
-func (r *rerankRun) judge(t *Tally, where string, b int, est [][]float64, firstHead int, candidates, got []int32) {
-	mixed, bound := make([][]float64, len(est)), 0.0
-	for g, row := range est {
-		mixed[g] = append([]float64{}, row...)
-		head := firstHead + g
-		q := r.Problem.Q.Of(b, head)
-		for _, page := range candidates {
-			tokens := r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b]))
-			keys := r.Cache.Keys(b, int(page), head/r.Group, tokens)
-			mixed[g][page] = reference.PageLSE(q, keys, r.Logits)
-			if x := math.Abs(mixed[g][page]); !math.IsInf(x, 0) {
-				bound = max(bound, x)
-			}
+func (r *rerankRun) judge(t *Tally, where string, b int, est [][]float64, firstHead int, proposed, got []int32) {
+	bound := 0.0
+	candidates, of := r.rerankValues(b, proposed, est, func(g int, page int32) float64 {
+		tokens := r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b]))
+		keys := r.Cache.Keys(b, int(page), (firstHead+g)/r.Group, tokens)
+		exact := reference.PageLSE(r.Problem.Q.Of(b, firstHead+g), keys, r.Logits)
+		if x := math.Abs(exact); !math.IsInf(x, 0) {
+			bound = max(bound, x)
 		}
-	}
+		return exact
+	})
 	bound = 4 * ScoreBound(bound)
-	values := r.Rule.Values(mixed)
-	place, of := map[int32]int{}, make([]float64, len(candidates))
+	place := map[int32]int{}
 	for i, page := range candidates {
-		place[page], of[i] = i, values[page]
+		place[page] = i
 	}
 	var chosen []int32
 	for i, page := range got {

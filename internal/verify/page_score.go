@@ -99,11 +99,11 @@ func newScoreRun(e *Env, k *Kernel, p *Problem, a *Arena) (*scoreRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &scoreRun{DeviceProblem: d, env: e, kernel: k, rows: p.Rows(p.Q.Heads, p.Cache.MaxPages, 4), summaries: p.buildAll()}
+	r := &scoreRun{DeviceProblem: d, env: e, kernel: k, rows: p.Rows(p.Q.Heads, p.maxGroups(), 4), summaries: p.buildAll()}
 	if p.Case.Name == nanRecord {
-		for page := 1; page < p.Pages(0); page += 5 {
+		for page := 1; page < p.Groups(0); page += 5 {
 			for head := range p.Cache.KVHeads {
-				record := r.summaries.Records[reference.RecordKey{Block: p.Cache.Block(0, page), Head: head}]
+				record := r.summaries.Records[reference.RecordKey{Block: p.Cache.GroupBlock(0, page), Head: head}]
 				if p.Shape.Scorer != specs.ExactLSE { // which has no records
 					binary.LittleEndian.PutUint16(record[p.Shape.Layout().MuScale:], nanBits)
 				}
@@ -162,7 +162,7 @@ func (r *scoreRun) compare(t *Tally, at int) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.Arena.Check(), r.rows.Untouched(data, 4, func(b, _, page int) bool { return page < r.Pages(b) })); err != nil {
+	if err := errors.Join(r.Arena.Check(), r.rows.Untouched(data, 4, func(b, _, page int) bool { return page < r.Groups(b) })); err != nil {
 		return fmt.Errorf("launch %d: %w", at, err)
 	}
 	scores := Float32s(data)

@@ -17,8 +17,8 @@ func (r *rerankRun) selectingArgs() *kernel.PageSelectRerankAttendArgs {
 		Pages: a.Candidates, Counts: a.CandidateCounts, Workspace: r.workspace.Ptr(),
 		ScoreBatchStride: a.ScoreBatchStride, ScoreHeadStride: a.ScoreHeadStride,
 		PagesBatchStride: a.CandidatesBatchStride, PagesListStride: a.CandidatesListStride,
-		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.Cache.MaxPages), Slots: a.CandidateSlots,
-		SinkPages: a.SinkPages, RecentPages: a.RecentPages}}
+		Batch: int32(r.Cache.Batch()), KVHeads: int32(r.Cache.KVHeads), MaxPages: int32(r.maxGroups()), Slots: a.CandidateSlots,
+		SinkPages: int32(r.budget.SinkPages), RecentPages: int32(r.budget.RecentPages)}}
 }
 
 // readProposals judges what the launch proposed by the estimates, and takes it for the rerank's candidates.
@@ -38,11 +38,10 @@ func (r *rerankRun) readProposals(at int, est reference.Scores) error {
 	if err != nil {
 		return err
 	}
-	budget, heads := r.Budget, r.Problem.Q.Heads/r.Problem.Lists()
-	budget.Slots = int(r.args.CandidateSlots)
+	budget, heads := r.budget, r.Problem.Q.Heads/r.Problem.Lists()
 	for b := range lists {
 		for list, proposed := range lists[b] {
-			n := r.Pages(b)
+			n := r.Groups(b)
 			if want := min(budget.Slots, n); len(proposed) != want {
 				return fmt.Errorf("request %d, list %d: %d candidates, the contract wants %d of %d pages", b, list, len(proposed), want, n)
 			}

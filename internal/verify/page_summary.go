@@ -183,11 +183,13 @@ func (r *summaryRun) launch(graph *Replay, j *summaryJudge, at int) (map[referen
 	want := map[reference.RecordKey][]byte{}
 	after := make([]int32, len(r.before))
 	for b, n := range r.Cache.SeqLens {
-		pages := int(n) / r.Cache.PageSize
-		after[b] = int32(pages * r.Cache.PageSize)
-		for page := int(r.before[b]) / r.Cache.PageSize; page < pages; page++ {
-			if id := r.Cache.Block(b, page); id >= 0 {
+		tokens := r.Cache.SummaryTokens()
+		pages := int(n) / tokens
+		after[b] = int32(pages * tokens)
+		for page := int(r.before[b]) / tokens; page < pages; page++ {
+			if id := r.Cache.GroupBlock(b, page); id >= 0 {
 				for h := range r.Cache.KVHeads {
+					j.place[id] = [2]int{b, page}
 					want[reference.RecordKey{Block: id, Head: h}] = nil
 				}
 			}
@@ -204,7 +206,7 @@ func (r *summaryRun) launch(graph *Replay, j *summaryJudge, at int) (map[referen
 	}
 	r.before = after
 	j.span.Passed(int64(len(after)))
-	if err := errors.Join(r.Arena.Check(), r.workspace.CheckZero(4), r.read(want)); err != nil {
+	if err := errors.Join(r.Arena.Check(), r.workspace.CheckZero(0, 4), r.read(want)); err != nil {
 		return nil, fmt.Errorf("launch %d: %w", at, err)
 	}
 	return want, nil

@@ -32,7 +32,8 @@ const (
 // summaryJudge compares records with what the contract allows: a basis is free in sign, and within equal singular values in
 // direction, so its energy is judged and not its codes.
 type summaryJudge struct {
-	p *Problem
+	p     *Problem
+	place map[int32][2]int // request and page, or group, of a block with a record
 	// weights of each KV head; nil: the plain SVD
 	weights []reference.Weights
 
@@ -48,7 +49,7 @@ type summaryJudge struct {
 
 func newSummaryJudge(p *Problem) *summaryJudge {
 	n := p.Case.Name
-	return &summaryJudge{p: p, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, meanBound(p)), kept: NewTally(n, keptMetric, energyBound),
+	return &summaryJudge{p: p, place: map[int32][2]int{}, span: NewTally(n, spanMetric, energyBound), mean: NewTally(n, meanMetric, meanBound(p)), kept: NewTally(n, keptMetric, energyBound),
 		mu: NewTally(n, muMetric, muBound), coeff: NewTally(n, coeffMetric, 1)}
 }
 
@@ -102,7 +103,8 @@ func (j *summaryJudge) records(c *reference.Cache, got map[reference.RecordKey][
 			j.span.Fail("launch %d, block %d, head %d: %v", launch, key.Block, key.Head, err)
 			continue
 		}
-		j.record(c.DecodeKeys(key.Block, key.Head), codes, got[key], key, i%every == 0)
+		at := j.place[key.Block]
+		j.record(c.GroupKeys(at[0], at[1], key.Head, c.SummaryTokens()), codes, got[key], key, i%every == 0)
 	}
 }
 

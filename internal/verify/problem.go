@@ -70,9 +70,9 @@ func NewProblem(s *specs.Spec, c Case, seed uint64) (*Problem, error) {
 	}
 	p := &Problem{Case: c, Spec: s, Rule: rule, Group: s.Attention.Group(), Slots: s.Slots(),
 		Logits: reference.Logits{Scale: s.Attention.SoftmaxScale, Softcap: s.Attention.LogitSoftcap},
-		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Form: s.Record().Form, Scorer: s.Record().Scorer},
+		Shape:  reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.SummaryTokens(), Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits, Form: s.Record().Form, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
-	p.Cache = &reference.Cache{DType: dtype, HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, KVHeads: c.KVHeads}
+	p.Cache = &reference.Cache{DType: dtype, HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, KVHeads: c.KVHeads, SummaryPages: s.SummaryPages()}
 	p.Cache.KScale, p.Cache.VScale = cacheScales(c.Data)
 	r := rand.New(rand.NewPCG(seed, 0x6b766c6f6f6d)) // "kvloom"
 	p.layTable(r)
@@ -123,7 +123,8 @@ func (p *Problem) layTable(r *rand.Rand) {
 		longest = max(longest, c.Pages(n))
 		total += c.Pages(n)
 	}
-	c.MaxPages = max(longest+p.Case.Spare, 1)
+	pages := p.Spec.SummaryPages() // rows of the table are whole groups
+	c.MaxPages = (max(longest+p.Case.Spare, 1) + pages - 1) / pages * pages
 	c.TableStride = c.MaxPages
 	if p.Case.Layout == Padded {
 		c.TableStride += 3
@@ -151,7 +152,7 @@ func (p *Problem) layTable(r *rand.Rand) {
 			switch {
 			case i < p.Case.Shared && b > 0 && i < c.Pages(lens[0]):
 				row[i] = c.Table[i]
-			case p.Case.Holes && i%5 == 2 && i+1 < c.Pages(n):
+			case p.Case.Holes && (i/pages%5 == 2 || pages > 1 && i%pages == 0 && i/pages%5 == 4) && i/pages*pages+pages < c.Pages(n):
 				row[i] = -1
 			case p.Case.Layout == Contiguous:
 				row[i] = int32(b*c.MaxPages + i)

@@ -232,7 +232,7 @@ func (p *ScoreProblem) Launches() [][]int { return append([][]int{p.Case.Pages},
 func (p *ScoreProblem) SeqLens(pages []int) []int32 {
 	out := make([]int32, len(pages))
 	for b, n := range pages {
-		out[b] = int32(max(n*p.Spec.Cache.PageSize-p.Spec.Cache.PageSize/2, 0))
+		out[b] = int32(max(n*p.Spec.SummaryTokens()-p.Spec.SummaryTokens()/2, 0))
 	}
 	return out
 }

@@ -37,8 +37,9 @@ type Model struct {
 	Form         string  `json:"form,omitempty"`  // of a record: c4, 4-bit coefficients; m4, 4-bit centroids, which are stored less Centre; s16, basis scales of 16 dims; empty: none
 	RecordBytes  int     `json:"record_bytes"`
 	Combine      string  `json:"combine"`
-	Slots        int     `json:"slots"`                // k of the paper: pages a list
-	Candidates   int     `json:"candidates,omitempty"` // pages a list that an exact rerank chooses from; 0: there is none
+	Slots        int     `json:"slots"`                   // k of the paper: pages a list
+	Candidates   int     `json:"candidates,omitempty"`    // what page_select proposes a list to an exact rerank: pages, or groups; 0: there is none
+	SummaryPages int     `json:"summary_pages,omitempty"` // neighbouring pages, a group, that share a summary; 0: each has its own
 	SinkPages    int     `json:"sink_pages"`
 	RecentPages  int     `json:"recent_pages"`
 	SoftmaxScale float64 `json:"softmax_scale"`

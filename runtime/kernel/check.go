@@ -156,6 +156,7 @@ func (s *Set) CheckPageSummary(a *PageSummaryArgs) error {
 	}
 	c, m := checker{work: PageSummary}, &s.bundle.Model
 	c.cache(m, &a.Cache, false)
+	c.groups(m, &a.Cache)
 	c.ptr("built_lens", a.BuiltLens, 4)
 	c.summaries(m, a.Summaries, a.SummaryBlockStride, a.SummaryHeadStride, int(a.Cache.KVHeads))
 	c.optional("workspace", a.Workspace, vectorBytes)
@@ -173,11 +174,12 @@ func (s *Set) CheckPageScore(a *PageScoreArgs) error {
 	}
 	c, m := checker{work: PageScore}, &s.bundle.Model
 	c.cache(m, &a.Cache, false)
+	c.groups(m, &a.Cache)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
 	c.summaries(m, a.Summaries, a.SummaryBlockStride, a.SummaryHeadStride, int(a.Cache.KVHeads))
 	c.ptr("scores", a.Scores, 4)
-	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.Cache.MaxPages), 1, int(a.Cache.Batch))
-	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.Cache.MaxPages), 1, int(a.Cache.KVHeads)*m.Group())
+	c.stride("score_batch_stride", a.ScoreBatchStride, int64(m.Groups(a.Cache.MaxPages)), 1, int(a.Cache.Batch))
+	c.stride("score_head_stride", a.ScoreHeadStride, int64(m.Groups(a.Cache.MaxPages)), 1, int(a.Cache.KVHeads)*m.Group())
 	c.optional("masses", a.Masses, massBytes)
 	c.optional("centre", a.Centre, vectorBytes)
 	c.optional("workspace", a.Workspace, vectorBytes)

@@ -128,6 +128,7 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 	}
 	c, m := checker{work: PageRerank}, &s.bundle.Model
 	c.cache(m, &a.Cache, false)
+	c.groups(m, &a.Cache)
 	c.heads(m, &a.Cache, &qFields, a.Q, a.QBatchStride, a.QHeadStride)
 	c.count("slots", a.Slots)
 	c.count("candidate_slots", a.CandidateSlots)
@@ -137,8 +138,8 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 	if m.Candidates > 0 && int(a.CandidateSlots) > m.Candidates {
 		c.fail("candidate_slots", "is %d, the bundle's kernels rank at most %d candidates", a.CandidateSlots, m.Candidates)
 	}
-	if a.CandidateSlots < a.Slots {
-		c.fail("candidate_slots", "is %d, fewer than the %d slots to fill", a.CandidateSlots, a.Slots)
+	if pages := int64(a.CandidateSlots) * int64(m.GroupPages()); pages < int64(a.Slots) {
+		c.fail("candidate_slots", "is %d, %d pages and fewer than the %d slots to fill", a.CandidateSlots, pages, a.Slots)
 	}
 	c.ptr("scores", a.Scores, 4)
 	c.optional("masses", a.Masses, massBytes)
@@ -148,8 +149,8 @@ func (s *Set) CheckPageRerank(a *PageRerankArgs) error {
 	c.ptr("counts", a.Counts, 4)
 	c.optional("workspace", a.Workspace, vectorBytes)
 	batch, lists := int(a.Cache.Batch), m.Lists(int(a.Cache.KVHeads))
-	c.stride("score_batch_stride", a.ScoreBatchStride, int64(a.Cache.MaxPages), 1, batch)
-	c.stride("score_head_stride", a.ScoreHeadStride, int64(a.Cache.MaxPages), 1, int(a.Cache.KVHeads)*m.Group())
+	c.stride("score_batch_stride", a.ScoreBatchStride, int64(m.Groups(a.Cache.MaxPages)), 1, batch)
+	c.stride("score_head_stride", a.ScoreHeadStride, int64(m.Groups(a.Cache.MaxPages)), 1, int(a.Cache.KVHeads)*m.Group())
 	c.stride("candidates_batch_stride", a.CandidatesBatchStride, int64(a.CandidateSlots), 1, batch)
 	c.stride("candidates_list_stride", a.CandidatesListStride, int64(a.CandidateSlots), 1, lists)
 	c.stride("pages_batch_stride", a.PagesBatchStride, int64(a.Slots), 1, batch)

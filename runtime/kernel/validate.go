@@ -66,7 +66,9 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: %d query heads do not divide into %d KV heads", m.QueryHeads, m.KVHeads)
 	case m.RecordBytes%16 != 0:
 		return fmt.Errorf("model: record_bytes is %d, no multiple of 16", m.RecordBytes)
-	case m.Candidates != 0 && m.Candidates < m.Slots:
+	case m.SummaryPages != 0 && (m.SummaryPages < 2 || m.SummaryPages > 4 || m.Candidates == 0):
+		return fmt.Errorf("model: %d pages share a summary, allowed are 2 to 4 where candidates are proposed", m.SummaryPages)
+	case m.Candidates != 0 && m.Candidates*m.GroupPages() < m.Slots:
 		return fmt.Errorf("model: %d candidates for %d slots", m.Candidates, m.Slots)
 	case m.Slots < m.SinkPages+m.RecentPages:
 		return fmt.Errorf("model: %d slots hold less than %d sink and %d recent pages", m.Slots, m.SinkPages, m.RecentPages)

@@ -11,6 +11,7 @@
 
 #include "kernels/page_score_exact.cuh"
 #include "kernels/page_select.cuh"
+#include "kvloom/groups.cuh"
 
 namespace kvloom {
 
@@ -26,11 +27,13 @@ constexpr int kWindow = 4096;  // pages whose candidates are marked at once
 // What the shapes share: S is RowShape with the list's heads as its group.
 struct List {
   int request, list, kv_head;
+  int length;    // tokens of the request
   int pages;     // of the request
   int complete;  // of them full
   int count;     // candidates
-  const int32_t* candidates;  // [count] ascending pages
-  const float* scores;        // [head][page] estimates, row stride below
+  int proposed;  // groups of pages that they are; count, where each page has a summary of its own
+  const int32_t* candidates;  // [proposed] ascending groups
+  const float* scores;        // [head][group] estimates, row stride below
   int64_t head_stride;
   float* masses;   // [blocks][HEADS][2]
   float* exact;    // [HEADS][slots of candidates]
@@ -38,9 +41,24 @@ struct List {
   int width;       // slots of candidates
 };
 
+// The i-th candidate.
+template <class Group>
+__device__ __forceinline__ int page_of(const List& l, int i) {
+  if constexpr (Group::kPages == 1) return l.candidates[i];
+  return l.candidates[i / Group::kPages] * Group::kPages + i % Group::kPages;
+}
+
+// Pages of so many ascending groups: of a request's last one, those that there are. That one is proposed where its pages are always kept.
+template <class Group>
+__device__ __forceinline__ int pages_of(const int32_t* groups, int proposed, int pages, int recent) {
+  const int all = Group::of_pages(pages), missing = all * Group::kPages - pages;
+  if (Group::kPages == 1 || proposed == 0 || missing == 0) return proposed * Group::kPages;
+  return proposed * Group::kPages - (recent > 0 || groups[proposed - 1] == all - 1 ? missing : 0);
+}
+
 // Exact scores of candidates first to end - 1, by all warps of the block. A page that is still filling, or that has no block, keeps what
-// page_score wrote, which is exact.
-template <class S>
+// page_score wrote, which is exact; not where scores are of groups.
+template <class S, class Group>
 __device__ __forceinline__ void score_candidates(const PageScoreArgs& args, const List& l, int first, int end) {
   using Step = ExactStep<S>;
   constexpr int kKept = S::kPage == 4 ? 2 : 1;
@@ -52,8 +70,8 @@ __device__ __forceinline__ void score_candidates(const PageScoreArgs& args, cons
 #pragma unroll 1
     for (int at = first + threadIdx.x / 32 * Step::kTilePages; at < end; at += kWarps * Step::kTilePages) {
       const bool mine = lane < Step::kTilePages && at + lane < end;
-      const int page = mine ? l.candidates[at + lane] : 0;
-      const int block = mine && page < l.complete ? __ldg(args.cache.block_table + l.request * args.cache.table_stride + page) : -1;
+      const int page = mine ? page_of<Group>(l, at + lane) : 0;
+      const int block = mine && page < (Group::kPages == 1 ? l.complete : l.pages) ? __ldg(args.cache.block_table + l.request * args.cache.table_stride + page) : -1;
       const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0);
       LogSum2 total[S::kTiles][2];
       float kept[S::kTiles][2][2];
@@ -64,6 +82,17 @@ __device__ __forceinline__ void score_candidates(const PageScoreArgs& args, cons
         if (s + 1 < Step::kSteps) step[(s + 1) % 2].load(args, block, l.kv_head, s + 1);
         float x[S::kTiles][2][2];
         step_logits<S>(args, step[s % 2], query, x);
+        if constexpr (Group::kPages > 1) {  // the page that is still filling too
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            const int token = s * 16 + g + 8 * i, of = __shfl_sync(0xffffffffu, page, token / S::kPage);
+            const bool live = of * S::kPage + token % S::kPage < l.length;
+#pragma unroll
+            for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+              for (int h = 0; h < 2; h++) x[tile][i][h] = live ? x[tile][i][h] : -1e30f;
+          }
+        }
         sum_step<S>(x, s, total, kept);
       }
 #pragma unroll
@@ -78,7 +107,7 @@ __device__ __forceinline__ void score_candidates(const PageScoreArgs& args, cons
             const int head = pass * S::kUnitHeads + tile * 8 + 2 * p + h;
             if (head < S::kGroup)
               l.exact[head * static_cast<int64_t>(l.width) + at + n] =
-                  mapped >> n & 1 ? kept[tile][k][h] : l.scores[head * l.head_stride + of];
+                  mapped >> n & 1 ? kept[tile][k][h] : Group::kPages == 1 ? l.scores[head * l.head_stride + of] : minus_infinity();
           }
       }
     }
@@ -86,11 +115,12 @@ __device__ __forceinline__ void score_candidates(const PageScoreArgs& args, cons
 }
 
 // The first index whose candidate is at least `page`.
-__device__ __forceinline__ int lower_bound(const int32_t* candidates, int count, int page) {
-  int low = 0, high = count;
+template <class Group>
+__device__ __forceinline__ int lower_bound(const List& l, int page) {
+  int low = 0, high = l.count;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (candidates[middle] < page)
+    if (page_of<Group>(l, middle) < page)
       low = middle + 1;
     else
       high = middle;
@@ -98,9 +128,9 @@ __device__ __forceinline__ int lower_bound(const int32_t* candidates, int count,
   return low;
 }
 
-// Marks the candidates among pages window to upto - 1; all threads, between two barriers.
+// Marks the candidates among groups window to upto - 1; all threads, between two barriers.
 __device__ __forceinline__ void mark(const List& l, int window, int upto, uint32_t (&marks)[kWindow / 32]) {
-  for (int i = threadIdx.x; i < l.count; i += kThreads) {
+  for (int i = threadIdx.x; i < l.proposed; i += kThreads) {
     const int page = l.candidates[i];
     if (page >= window && page < upto) atomicOr(&marks[(page - window) / 32], 1u << (page - window) % 32);
   }
@@ -176,7 +206,7 @@ __device__ __forceinline__ void unite(const List& l, int blocks, Shared<HEADS>& 
 }
 
 // The key at which the `need` best of the open keys end, and how many keys equal to it are taken. Forced candidates have no key.
-template <int HEADS>
+template <int HEADS, class Group>
 __device__ __forceinline__ void threshold_of(const List& l, int sinks, int recent, int need, Shared<HEADS>& sm, uint32_t& key, int& ties) {
   const int tid = threadIdx.x;
   uint32_t prefix = 0;
@@ -185,7 +215,7 @@ __device__ __forceinline__ void threshold_of(const List& l, int sinks, int recen
     sm.histogram[tid] = 0;
     __syncthreads();
     for (int i = tid; i < l.count; i += kThreads) {
-      const int page = l.candidates[i];
+      const int page = page_of<Group>(l, i);
       const uint32_t k = l.keys[i];
       if (page >= sinks && page < recent && (shift == 24 || k >> (shift + 8) == prefix)) atomicAdd(&sm.histogram[k >> shift & 255], 1u);
     }
@@ -203,11 +233,11 @@ __device__ __forceinline__ void threshold_of(const List& l, int sinks, int recen
 }
 
 // Chooses and writes the list, by one block.
-template <int HEADS, Combine COMBINE>
+template <int HEADS, Combine COMBINE, class Group>
 __device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l, int blocks, int32_t* out, Shared<HEADS>& sm) {
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
-  const int forced = lower_bound(l.candidates, l.count, sinks) + l.count - lower_bound(l.candidates, l.count, recent);
+  const int forced = lower_bound<Group>(l, sinks) + l.count - lower_bound<Group>(l, recent);
   const int need = max(args.slots - forced, 0);
   uint32_t threshold = 0xffffffffu;
   int ties = 0;
@@ -218,14 +248,14 @@ __device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l
     const select::Row<HEADS> row{l.exact, l.width, nullptr, 0};
     for (int i = tid; i < l.count; i += kThreads) l.keys[i] = select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0);
     __syncthreads();
-    threshold_of(l, sinks, recent, need, sm, threshold, ties);
+    threshold_of<HEADS, Group>(l, sinks, recent, need, sm, threshold, ties);
   }
   int above_before = 0, equal_before = 0;
 #pragma unroll 1
   for (int base = 0; base < l.count; base += kThreads) {
     const int i = base + tid;
     const bool live = i < l.count;
-    const int page = live ? l.candidates[i] : 0;
+    const int page = live ? page_of<Group>(l, i) : 0;
     const bool kept = live && (page < sinks || page >= recent);
     const uint32_t key = live && need > 0 ? l.keys[i] : 0u;
     const uint32_t is_above = __ballot_sync(0xffffffffu, kept || (live && key > threshold));
@@ -249,18 +279,24 @@ __device__ __forceinline__ void choose(const PageRerankArgs& args, const List& l
 
 }  // namespace rerank
 
-// HEADS is the number of query heads of one list: the group, or 1 for per_head. Grid: x blocks of kPer candidates, y lists, z requests.
-template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kPer>
+// HEADS is the number of query heads of one list: the group, or 1 for per_head. Grid: x blocks of kPer candidates, y lists, z requests. Scores
+// and what is proposed are of groups of SUMMARY_PAGES pages.
+template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kPer, int SUMMARY_PAGES = 1>
 __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   using namespace rerank;
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
+  using Group = Groups<SUMMARY_PAGES>;
   __shared__ Shared<HEADS> sm;
-  const int tid = threadIdx.x, lists = gridDim.y, blocks = gridDim.x, width = args.candidate_slots;
+  const int tid = threadIdx.x, lists = gridDim.y, blocks = gridDim.x, width = args.candidate_slots * SUMMARY_PAGES;
   List l;
   l.request = blockIdx.z, l.list = blockIdx.y, l.kv_head = l.list * HEADS / GROUP;
   const int64_t index = static_cast<int64_t>(l.request) * lists + l.list;
-  l.count = min(args.candidate_counts[index], width);
+  l.length = max(args.cache.seq_lens[l.request], 0);
+  l.pages = min(static_cast<int>((static_cast<int64_t>(l.length) + PAGE - 1) / PAGE), args.cache.max_pages);
+  l.complete = min(l.length / PAGE, args.cache.max_pages);
+  l.proposed = min(args.candidate_counts[index], args.candidate_slots);
   l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
+  l.count = pages_of<Group>(l.candidates, l.proposed, l.pages, args.recent_pages);
   int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
   const int chosen = min(args.slots, l.count);
   if (blockIdx.x == 0) {
@@ -269,12 +305,9 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   }
   if (l.count <= args.slots) {  // nothing to choose
     if (blockIdx.x == 0)
-      for (int i = tid; i < l.count; i += kThreads) out[i] = l.candidates[i];
+      for (int i = tid; i < l.count; i += kThreads) out[i] = page_of<Group>(l, i);
     return;
   }
-  const int length = max(args.cache.seq_lens[l.request], 0);
-  l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.cache.max_pages);
-  l.complete = min(length / PAGE, args.cache.max_pages);
   l.scores = args.scores + l.request * args.score_batch_stride + static_cast<int64_t>(l.list) * HEADS * args.score_head_stride;
   l.head_stride = args.score_head_stride;
   l.width = width;
@@ -292,7 +325,8 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   // Warps that have no candidates measure the other pages meanwhile; where all have some, all measure afterwards.
   constexpr bool kShare = reduce::is_share(COMBINE);
   constexpr int kBusy = (kPer + ExactStep<S>::kTilePages - 1) / ExactStep<S>::kTilePages, kFrom = kBusy < kWarps ? kBusy : 0;
-  const int part = (l.pages + blocks - 1) / blocks, begin = min(static_cast<int>(blockIdx.x) * part, l.pages), end = min(begin + part, l.pages);
+  const int groups = Group::of_pages(l.pages), part = (groups + blocks - 1) / blocks;
+  const int begin = min(static_cast<int>(blockIdx.x) * part, groups), end = min(begin + part, groups);
   if constexpr (kShare) {
     for (int i = tid; i < HEADS * kWarps; i += kThreads) sm.of_warps[i / kWarps][i % kWarps] = Mass{-reduce::kInfinity, 0.0f};
     for (int i = tid; i < kWindow / 32; i += kThreads) sm.marks[i] = 0;
@@ -301,7 +335,7 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
     __syncthreads();
   }
   const int first = blockIdx.x * kPer;
-  if (first < l.count && (kFrom == 0 || tid / 32 < kFrom)) score_candidates<S>(score, l, first, min(first + kPer, l.count));
+  if (first < l.count && (kFrom == 0 || tid / 32 < kFrom)) score_candidates<S, Group>(score, l, first, min(first + kPer, l.count));
   if constexpr (kShare) {
     for (int window = begin; window < end; window += kWindow) {
       const int upto = min(window + kWindow, end);
@@ -328,7 +362,7 @@ __device__ __forceinline__ void page_rerank(const PageRerankArgs& args) {
   __syncthreads();
   if (!sm.last) return;
   __threadfence();  // and those of the others after theirs
-  choose<HEADS, COMBINE>(args, l, blocks, out, sm);
+  choose<HEADS, COMBINE, Group>(args, l, blocks, out, sm);
   if (tid == 0) args.workspace[index] = 0;
 }
 

@@ -8,10 +8,10 @@ namespace kvloom {
 // Grid: x the cluster, y lists, z requests. HEADS is the number of query heads of one list: the group, or 1 for per_head. Dynamic shared
 // memory: attend::Shape's kRingBytes a warp. kRing: pages of values that a warp holds, 0 for all of its candidates.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster,
-          int kMost, int kRing>
+          int kMost, int kRing, int SUMMARY_PAGES = 1>
 __device__ __forceinline__ void page_rerank_attend(const PageRerankAttendArgs& given) {
   using namespace rerank;
-  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, kRing>;
+  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, kRing, SUMMARY_PAGES>;
   extern __shared__ __align__(128) uint8_t rings[];  // [kNumWarps][kRingBytes]
   __shared__ typename B::Memory memory;
   serve<B>(memory, given.rerank, rings, &given);

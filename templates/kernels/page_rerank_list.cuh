@@ -27,8 +27,9 @@ struct Outputs<Received, kNumWarps, HEADS, false> {};
 
 // A cluster's list, from its candidates to the list of those chosen, and to the output.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster, int kMost,
-          bool kAttends, int kRing>
+          bool kAttends, int kRing, int SUMMARY_PAGES = 1>
 struct ListRerank {
+  using Group = Groups<SUMMARY_PAGES>;  // what scores are of and what is proposed
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
   using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
@@ -92,6 +93,7 @@ struct ListRerank {
   // What l says of the request and the list, and what the step's functions take.
   __device__ __forceinline__ void describe(List& l, int request, int list, int length, PageScoreArgs& score) const {
     l.request = request, l.list = list, l.kv_head = list * HEADS / GROUP;
+    l.length = length;
     l.pages = min(static_cast<int>((static_cast<int64_t>(length) + PAGE - 1) / PAGE), args.cache.max_pages);
     l.scores = args.scores + request * args.score_batch_stride + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
     l.head_stride = args.score_head_stride;
@@ -104,8 +106,9 @@ struct ListRerank {
   // A list that page_select left in memory, and this lane's candidate, which is asked for before the count is known: past it the list holds anything.
   __device__ __forceinline__ int find(List& l, int lists) const {
     l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
-    const int page = lane < kEach && first() + lane < args.candidate_slots ? l.candidates[first() + lane] : -1;
-    l.count = min(args.candidate_counts[static_cast<int64_t>(l.request) * lists + l.list], min(args.candidate_slots, kMost));
+    const int page = lane < kEach && first() + lane < args.candidate_slots * SUMMARY_PAGES ? page_of<Group>(l, first() + lane) : -1;
+    l.proposed = min(args.candidate_counts[static_cast<int64_t>(l.request) * lists + l.list], min(args.candidate_slots, kMost / SUMMARY_PAGES));
+    l.count = pages_of<Group>(l.candidates, l.proposed, l.pages, args.recent_pages);
     return page;
   }
 
@@ -127,8 +130,9 @@ struct ListRerank {
         if (lane == 0) memory.shifts[h] = m.x, memory.sums[0][h * kParts] = all;
       } else {
         constexpr int kAtOnce = 8;
-        const float shift = kLog2E * fmaxf(row[0], row[min(1, l.pages - 1)]);
-        const int part = (l.pages + kCluster - 1) / kCluster, begin = min(rank * part, l.pages), end = min(begin + part, l.pages);
+        const int groups = Group::of_pages(l.pages);
+        const float shift = kLog2E * fmaxf(row[0], row[min(1, groups - 1)]);
+        const int part = (groups + kCluster - 1) / kCluster, begin = min(rank * part, groups), end = min(begin + part, groups);
         float sum = 0.0f;
 #pragma unroll 1
         for (int base = begin + 32 * of + lane; base < end; base += 32 * kParts * kAtOnce) {
@@ -155,9 +159,9 @@ struct ListRerank {
       const float shift = memory.shifts[h];
       float sum = 0.0f;
 #pragma unroll
-      for (int base = 0; base < kMost; base += 32 * kParts) {
+      for (int base = 0; base < kMost / SUMMARY_PAGES; base += 32 * kParts) {
         const int at = base + 32 * of + lane;
-        if (at < l.count) sum += exp2_approx(fmaf(row[l.candidates[at]], kLog2E, -shift));
+        if (at < l.proposed) sum += exp2_approx(fmaf(row[l.candidates[at]], kLog2E, -shift));
       }
       sum = warp_sum(sum);
       if (lane == 0) memory.estimates[h * kParts + of] = sum;
@@ -195,12 +199,12 @@ struct ListRerank {
 #pragma unroll
       for (int i = 0; i < kOfWarp; i++) others[i] = Mass{-reduce::kInfinity, 0.0f};
 #pragma unroll 1
-      for (int window = 0; window < l.pages; window += kWindow) {
-        const int upto = min(window + kWindow, l.pages);
+      for (int window = 0; window < Group::of_pages(l.pages); window += kWindow) {
+        const int upto = min(window + kWindow, Group::of_pages(l.pages));
         __syncthreads();
         for (int i = threadIdx.x; i < kWindow / 32; i += kThreads) memory.marks[i] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < l.count; i += kThreads) {
+        for (int i = threadIdx.x; i < l.proposed; i += kThreads) {
           const int at = l.candidates[i] - window;
           if (at >= 0 && at < upto - window) atomicOr(&memory.marks[at / 32], 1u << at % 32);
         }
@@ -241,7 +245,7 @@ struct ListRerank {
       const bool mine = i < l.count && (memory.words[i / kEach] >> i % kEach & 1);
       const uint32_t all = __ballot_sync(reduce::kFullWarp, mine);
       const int position = before + __popc(all & ((1u << lane) - 1));
-      if (mine && position < args.slots) out[position] = l.candidates[i];
+      if (mine && position < args.slots) out[position] = page_of<Group>(l, i);
       before += __popc(all);
     }
   }

@@ -359,14 +359,18 @@ __device__ __forceinline__ void fill_tile(const PageScoreArgs& args, int request
   }
 }
 
-// The exact log-sum-exp of the page that is still filling, from its `tokens` keys: one warp, 16 tokens a step. Products of bf16 or
-// fp16 are exact in the f32 accumulators; e4m3 becomes bf16. Rows of keys must be aligned to two elements.
+// The exact log-sum-exp of the page (or the group of pages) that is still filling, from its `tokens` keys: one warp, 16 tokens a step.
+// Products of bf16 or fp16 are exact in the f32 accumulators; e4m3 becomes bf16. Rows of keys must be aligned to two elements. Tokens of a
+// page without a block do not count.
 template <class S>
 __device__ __forceinline__ void score_tail(const PageScoreArgs& args, int request, int kv_head, int pass, int page, int tokens) {
   using T = typename S::Element;
   const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
   const int32_t* table = args.cache.row_table != nullptr ? args.cache.row_table : args.cache.block_table;
-  const int block = __ldg(table + request * args.cache.table_stride + page);
+  // A group's pages each have a block of their own.
+  constexpr int kPages = S::Rec::Group::kPages, kPageTokens = S::kPage / kPages;
+  table += request * args.cache.table_stride + static_cast<int64_t>(page) * kPages;
+  const int block = kPages == 1 ? __ldg(table) : 0;
   float* scores = args.scores + request * args.score_batch_stride + page;
   using Key = typename S::Key;
   const Key* keys = static_cast<const Key*>(args.cache.k) + (block < 0 ? 0 : block) * args.cache.k_block_stride +
@@ -379,9 +383,18 @@ __device__ __forceinline__ void score_tail(const PageScoreArgs& args, int reques
     LogSum2 total[2];
 #pragma unroll 1
     for (int t0 = 0; t0 < tokens && block >= 0; t0 += 16) {
-      const bool has_a = t0 + g < tokens, has_b = t0 + g + 8 < tokens, has_q = base + g < S::kGroup;
+      bool has_a = t0 + g < tokens, has_b = t0 + g + 8 < tokens;
+      const bool has_q = base + g < S::kGroup;
       const Key* row_a = keys + (t0 + g) * args.cache.k_token_stride;
       const Key* row_b = row_a + 8 * args.cache.k_token_stride;
+      if constexpr (kPages > 1) {
+        const auto row = [&](int token, bool& has) {
+          const int id = has ? __ldg(table + token / kPageTokens) : -1;
+          has = id >= 0;
+          return keys + max(id, 0) * args.cache.k_block_stride + token % kPageTokens * args.cache.k_token_stride;
+        };
+        row_a = row(t0 + g, has_a), row_b = row(t0 + g + 8, has_b);
+      }
       const T* row_q = q + (static_cast<int64_t>(kv_head) * S::kGroup + base + g) * args.q_head_stride;
       float d[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll(S::kHeadDim <= 128 ? S::kHeadDim / 16 : 4)

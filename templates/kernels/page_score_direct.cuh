@@ -18,9 +18,10 @@ struct WarpShare {
 };
 
 // Block ids of a tile, one a lane (lane and lane + 16 alike): -1 past the complete pages and where the table says so.
+template <class S>
 __device__ __forceinline__ int tile_block(const PageScoreArgs& args, const TileTask& t) {
   const int n = t.tile * kScoreTile + threadIdx.x % kScoreTile;
-  return n < t.pages ? __ldg(args.cache.block_table + t.request * args.cache.table_stride + n) : -1;
+  return n < t.pages ? __ldg(args.cache.block_table + t.request * args.cache.table_stride + S::Rec::Group::column(n)) : -1;
 }
 
 // Asks L2 for what a single request's first tile needs, so that the length, the table and the query come at the same time: without
@@ -30,7 +31,7 @@ __device__ __forceinline__ void prefetch_first(const PageScoreArgs& args, uint32
   if (args.cache.batch != 1) return;
   const int lane = threadIdx.x % 32, unit = first % units, kv_head = unit / S::kPasses, pass = unit % S::kPasses;
   const int page = static_cast<int>(first / units) * kScoreTile;
-  if (lane == 31 && page < args.cache.max_pages) prefetch_l2(args.cache.block_table + page);
+  if (lane == 31 && page < S::Rec::Group::of_table(args.cache.max_pages)) prefetch_l2(args.cache.block_table + S::Rec::Group::column(page));
   constexpr int kRowLines = (S::kHeadDim * 2 + 127) / 128, kRows = S::kGroup < S::kUnitHeads ? S::kGroup : S::kUnitHeads;
   const int head = pass * S::kUnitHeads + lane / kRowLines;
   if (lane < kRows * kRowLines && lane < 31 && head < S::kGroup)
@@ -48,16 +49,16 @@ __device__ __forceinline__ void walk_tiles(const PageScoreArgs& args, Load load,
   if (blockIdx.x == 0) reduce::leave_no_masses(args.masses, args.cache.kv_heads * S::kGroup, threadIdx.x, blockDim.x);
   if (share.idle()) return;
   prefetch_first<S>(args, share.first, units);
-  TileTasks<S::kPage, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
+  TileTasks<S::kPage, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, S::Rec::Group::of_table(args.cache.max_pages), share.first, share.stride);
   TileTask now, then;
   bool more = tasks.next(now);
   if (!more) return;
-  int block = tile_block(args, now);
+  int block = tile_block<S>(args, now);
   Query query;
   int loaded_request = -1, loaded_unit = -1;
   while (more) {
     more = tasks.next(then);
-    const int next_block = more ? tile_block(args, then) : -1;  // on its way while this tile is computed
+    const int next_block = more ? tile_block<S>(args, then) : -1;  // on its way while this tile is computed
     const int kv_head = now.unit / S::kPasses, pass = now.unit % S::kPasses;
     const int first = now.tile * kScoreTile, live = now.pages - first < kScoreTile ? now.pages - first : kScoreTile;
     const uint32_t mapped = __ballot_sync(0xffffffffu, block >= 0) & 0xffffu;

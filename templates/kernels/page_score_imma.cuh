@@ -288,7 +288,7 @@ __device__ __forceinline__ void imma_tails(const PageScoreArgs& args, bool leave
     const int request = static_cast<int>(pair / cache.kv_heads), kv_head = static_cast<int>(pair % cache.kv_heads);
     const int length = __ldg(cache.seq_lens + request);
     const int page = length > 0 ? length / G::kPage : 0, tokens = length > 0 ? length % G::kPage : 0;
-    const bool filling = tokens > 0 && page < cache.max_pages;
+    const bool filling = tokens > 0 && page < G::Rec::Group::of_table(cache.max_pages);
     if (filling)
 #pragma unroll 1
       for (int pass = 0; pass < G::kPasses; pass++) score_tail<G>(args, request, kv_head, pass, page, tokens);
@@ -343,11 +343,12 @@ __device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
 
 // Grid: x blocks of CONSUMERS + PRODUCERS + 1 warps, any number. Dynamic shared memory: STAGES * ImmaShape::kStageBytes + 4 * kOutFloats.
 template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, bool SOFTCAP, int HEADS, int CONSUMERS, int STAGES, int RUN,
-          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS>
+          int SPLIT, int TOGETHER, bool ONES, bool PAD, bool HINT, int PRODUCERS, class FORM = PlainForm>
 __device__ __forceinline__ void page_score_imma(const PageScoreArgs& args) {
   using S = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, SPLIT, TOGETHER, ONES, PAD, HINT,
-                      PRODUCERS>;
-  imma_run<S, ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>, typename ImmaArrangement<GROUP <= 4, S>::Query>(args);
+                      PRODUCERS, FORM>;
+  static_assert(FORM::kPlain, "codes and scales are the plain record's");
+  imma_run<S, ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>, typename ImmaArrangement<GROUP <= 4, S>::Query>(args);
 }
 
 }  // namespace kvloom

@@ -78,12 +78,12 @@ __device__ __forceinline__ ImmaTile load_tile(uint32_t at) {
 
 // Walks this block's part of the list [request][chunk][run], runs of RUN tiles fastest: a part, so that a block meets few queries. All
 // lanes call together.
-template <int PAGE, int RUN>
+template <int PAGE, int RUN, class Group>
 class ImmaTiles {
  public:
   // `length` is that of request threadIdx.x % 32, where there is one.
   __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks, int length) : cache_(cache), chunks_(chunks) {
-    scan(pages_of(length, cache.max_pages));
+    scan(pages_of(length, Group::of_table(cache.max_pages)));
     uint32_t total = 0;
     for (int base = 32; base < cache.batch; base += 32) total += tiles_of(pages_of(cache, base + lane())) * chunks;
     if (cache.batch > 32) {
@@ -103,7 +103,7 @@ class ImmaTiles {
   }
   static __device__ __forceinline__ int pages_of(int length, int max_pages) { return length > 0 ? min(length / PAGE, max_pages) : 0; }
   static __device__ __forceinline__ int pages_of(const KvCache& cache, int request) {
-    return request < cache.batch ? pages_of(__ldg(cache.seq_lens + request), cache.max_pages) : 0;
+    return request < cache.batch ? pages_of(__ldg(cache.seq_lens + request), Group::of_table(cache.max_pages)) : 0;
   }
   static __device__ __forceinline__ uint32_t tiles_of(int pages) {
     return static_cast<uint32_t>(pages + RUN * kImmaTile - 1) / (RUN * kImmaTile);
@@ -164,7 +164,8 @@ struct ImmaLane {
 template <class S>
 class ImmaDealer {
  public:
-  using Tiles = ImmaTiles<S::kPage, S::kRun>;
+  using Group = typename S::Rec::Group;
+  using Tiles = ImmaTiles<S::kPage, S::kRun, Group>;
 
   // Only asks for what the first tiles need.
   __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache) : cache_(cache) {
@@ -174,7 +175,7 @@ class ImmaDealer {
     guess_ = -1;
     if (cache.batch == 1) {
       // Entries of the table are within its columns, live or not.
-      if (at < static_cast<uint32_t>(cache.max_pages)) guess_ = __ldg(cache.block_table + at);
+      if (at < static_cast<uint32_t>(Group::of_table(cache.max_pages))) guess_ = __ldg(cache.block_table + Group::column(at));
       length_ = __ldg(cache.seq_lens);
     } else {
       length_ = Tiles::first_length(cache);
@@ -184,13 +185,13 @@ class ImmaDealer {
   __device__ __forceinline__ Tiles tiles(int chunks) const { return Tiles(cache_, chunks, length_); }
   // The next four tiles of a single request. `first`: these are the guessed ones.
   __device__ __forceinline__ ImmaLane of_one(int chunks, bool first) {
-    const int pages = Tiles::pages_of(length_, cache_.max_pages);
+    const int pages = Tiles::pages_of(length_, Group::of_table(cache_.max_pages));
     const uint32_t runs = Tiles::tiles_of(pages);
     ImmaLane mine{-1, 0, 0, 0, -1};
     if (index_ < runs * chunks) {
       mine.chunk = index_ < runs ? 0 : static_cast<int>(index_ / runs);
       tile(mine, 0, static_cast<int>(index_ - mine.chunk * runs) * (S::kRun * kImmaTile), pages);
-      if (page() < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + mine.first + page());
+      if (page() < mine.live) mine.block = first && mine.chunk == 0 ? guess_ : __ldg(cache_.block_table + Group::column(mine.first + page()));
     }
     index_ += S::kRun == 1 ? 32 / kImmaTile * gridDim.x : gridDim.x;
     ahead(0, (index_ < runs ? index_ : index_ - mine.chunk * runs) * (S::kRun * kImmaTile) + (S::kRun == 1 ? 0 : slot() * kImmaTile));
@@ -207,7 +208,7 @@ class ImmaDealer {
     } else {
       if (tiles.next(request, chunk, first, pages)) mine.chunk = chunk, tile(mine, request, first, pages);
     }
-    if (page() < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + mine.first + page());
+    if (page() < mine.live) mine.block = __ldg(cache_.block_table + mine.request * cache_.table_stride + Group::column(mine.first + page()));
     if (mine.request >= 0) ahead(mine.request, mine.first + 32);
     return mine;
   }
@@ -215,8 +216,8 @@ class ImmaDealer {
  private:
   // Asks L2 for the entries of a tile of the next vector, or of one that is likely: by then they would be waited for.
   __device__ __forceinline__ void ahead(int request, uint32_t first) const {
-    if (page() == 0 && first < static_cast<uint32_t>(cache_.max_pages))
-      prefetch_l2(cache_.block_table + request * cache_.table_stride + first);
+    if (page() < Group::kPages && first + page() * kImmaTile / Group::kPages < static_cast<uint32_t>(Group::of_table(cache_.max_pages)))
+      prefetch_l2(cache_.block_table + request * cache_.table_stride + Group::column(first + page() * kImmaTile / Group::kPages));
   }
   static __device__ __forceinline__ int slot() { return threadIdx.x % 32 / kImmaTile; }
   static __device__ __forceinline__ int page() { return threadIdx.x % kImmaTile; }

@@ -181,8 +181,10 @@ struct ImmaPages {
   static constexpr int kCodeWord = 32 / R::kCoefficientBits;      // codes
   static constexpr int kChunk = kPartTokens < 8 ? (4 * R::kRankPad < kCodeWord ? 8 : 4) : 8;  // tokens at a time
   static_assert(kChunk <= kPartTokens && kChunk * R::kRankPad % kCodeWord == 0, "a chunk is whole words of codes");
-  // Where lanes of a page would all make the same numbers of its codes, each makes a quarter and they exchange them in shared memory.
-  static constexpr bool kExchange = I::kRank <= 2 && I::kPage == 16 && kParts <= 2;
+  // Where lanes of a page would all make the same numbers of its codes, each makes a quarter and they exchange them in shared memory, as
+  // far as that holds them.
+  static constexpr bool kExchange = I::kRank <= 2 && I::kRank * I::kPage <= 64 && kParts <= 2;
+  static constexpr int kFours = I::kPage / 4;  // of tokens
   static constexpr float kLoss = 0.f;
   static constexpr bool kHandsOver = false;
   struct Exchange {};
@@ -219,23 +221,24 @@ struct ImmaPages {
     float total[kTiles][S::kLaneHeads] = {};
     const int part = p / kPartLane % kParts;
     if constexpr (kExchange) {
-      __shared__ float4 exchange[I::kConsumers][8][4 * I::kRank + 1];  // coefficients [page][rank][token]; an odd number of units a page
-      float4(&own)[4 * I::kRank + 1] = exchange[threadIdx.x / 32][g];
-      {
+      __shared__ float4 exchange[I::kConsumers][8][kFours * I::kRank + 1];  // coefficients [page][rank][token]; an odd number of units a page
+      float4(&own)[kFours * I::kRank + 1] = exchange[threadIdx.x / 32][g];
+#pragma unroll
+      for (int four = p; four < kFours; four += 4) {
         constexpr int kWords = 4 * R::kRankPad * R::kCoefficientBits <= 32 ? 1 : 2, kCodes = kWords * kCodeWord;
         uint32_t words[kWords], scales[2];
-        const int at = R::kC + p * (R::kRankPad * R::kCoefficientBits / 2);
+        const int at = R::kC + four * (R::kRankPad * R::kCoefficientBits / 2);
         if constexpr (R::kRankPad * R::kCoefficientBits == 4)
           words[0] = page.load2(at);
         else
           load_words<kWords, alignment_of(4 * kWords)>(page, at, words);
-        load_words<2, alignment_of(R::kTokenScales) < 8 ? 4 : 8>(page, R::kTokenScales + 8 * p, scales);
+        load_words<2, alignment_of(R::kTokenScales) < 8 ? 4 : 8>(page, R::kTokenScales + 8 * four, scales);
         float code[kCodes];
         coefficient_codes<R::kCoefficientBits, kCodes>(words, code);
         const float scale[4] = {low_bf16(scales[0]), high_bf16(scales[0]), low_bf16(scales[1]), high_bf16(scales[1])};
 #pragma unroll
         for (int r = 0; r < I::kRank; r++)
-          own[4 * r + p] = make_float4(code[r] * scale[0], code[R::kRankPad + r] * scale[1], code[2 * R::kRankPad + r] * scale[2],
+          own[kFours * r + four] = make_float4(code[r] * scale[0], code[R::kRankPad + r] * scale[1], code[2 * R::kRankPad + r] * scale[2],
                                        code[3 * R::kRankPad + r] * scale[3]);
       }
       products.logits(page, x);
@@ -244,7 +247,7 @@ struct ImmaPages {
       for (int chunk = 0; chunk < kPartTokens / 4; chunk++) {
         float4 c[I::kRank];
 #pragma unroll
-        for (int r = 0; r < I::kRank; r++) c[r] = own[4 * r + part * (kPartTokens / 4) + chunk];
+        for (int r = 0; r < I::kRank; r++) c[r] = own[kFours * r + part * (kPartTokens / 4) + chunk];
 #pragma unroll
         for (int tile = 0; tile < kTiles; tile++)
 #pragma unroll
@@ -328,7 +331,7 @@ template <typename T, int HEAD_DIM, int PAGE, int RANK, int BITS, int GROUP, boo
           bool PAD, bool HINT, int PRODUCERS, bool BYTES, class FORM = PlainForm>
 __device__ __forceinline__ void page_score_pages(const PageScoreArgs& args) {
   using I = ImmaShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, HEADS, CONSUMERS, STAGES, RUN, 1, 1, false, PAD, HINT, PRODUCERS, FORM>;
-  imma_run<I, ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP>, ImmaPages<I, BYTES>>(args);
+  imma_run<I, ScoreShape<T, HEAD_DIM, PAGE, RANK, BITS, GROUP, SOFTCAP, FORM>, ImmaPages<I, BYTES>>(args);
 }
 
 }  // namespace kvloom

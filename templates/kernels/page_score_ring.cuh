@@ -112,11 +112,11 @@ __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& arg
   RingEntry* entry = entries[warp];
   Fill<S, STAGES> fill(bars[warp]);
 
-  TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, args.cache.max_pages, share.first, share.stride);
+  TileTasks<PAGE, kScoreTile> tasks(args.cache.seq_lens, args.cache.batch, units, S::Rec::Group::of_table(args.cache.max_pages), share.first, share.stride);
   TileTask ahead;  // the next task to fetch; its block ids are on their way
   int block = -1, filled = 0;
   bool more = tasks.next(ahead);
-  if (more) block = tile_block(args, ahead);
+  if (more) block = tile_block<S>(args, ahead);
   // Starts the copies of the next tile into a stage that nobody reads, and asks for the block ids of the one after.
   auto issue = [&](int stage) {
     if (more) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void page_score_through_ring(const PageScoreArgs& arg
       __syncwarp();
       filled++;
       more = tasks.next(ahead);
-      if (more) block = tile_block(args, ahead);
+      if (more) block = tile_block<S>(args, ahead);
     } else {
       fill.skip();
     }

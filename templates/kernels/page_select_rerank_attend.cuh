@@ -30,10 +30,11 @@ struct Proposed {
 // Grid: x clusters, a list each, y requests. The arguments' slots of selection are at most kMost. Parameters as page_rerank_attend's and page_select_cluster's. Dynamic shared memory: kBufferWords
 // of selection, whose place the values then take, and kMemoryBytes.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, reduce::Combine COMBINE, bool SOFTCAP, int kNumWarps, int kCluster,
-          int kMost, int kMemoryBytes, int kBufferWords, int kPages>
+          int kMost, int kMemoryBytes, int kBufferWords, int kPages, int SUMMARY_PAGES = 1>
 __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerankAttendArgs& all) {
   using namespace rerank;
-  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, 0>;
+  using B = ListRerank<T, HEAD_DIM, PAGE, GROUP, HEADS, COMBINE, SOFTCAP, kNumWarps, kCluster, kMost, true, 0, SUMMARY_PAGES>;
+  using Group = typename B::Group;
   static_assert(4 * kBufferWords >= kNumWarps * B::A::kRingBytes, "values take the place of what selection keeps");
   static_assert(sizeof(typename B::Memory) <= kMemoryBytes, "the plan reckons with what the blocks exchange");
   static_assert(kBufferWords % 32 == 0, "memory is aligned to 128 bytes");
@@ -41,7 +42,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   typename B::Memory& memory = *reinterpret_cast<typename B::Memory*>(rings + 4 * kBufferWords);
   __shared__ int32_t candidates[kMost];
   __shared__ __align__(8) uint64_t listed;
-  const int width = min(all.select.slots, kMost);  // candidates
+  const int width = min(all.select.slots, kMost / SUMMARY_PAGES);  // proposed groups
   B(memory, all.both.rerank, ptx::cluster_rank<kCluster>()).arm();
   if (threadIdx.x == 0) {
     mbarrier_init(&listed, 1);
@@ -50,7 +51,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   }
   int32_t* const pages = all.select.pages + blockIdx.y * all.select.pages_batch_stride + blockIdx.x / kCluster * all.select.pages_list_stride;
   Proposed<kCluster> out{pages, ptx::shared_address(candidates), ptx::shared_address(&listed)};
-  const bool proposed = page_select_in_cluster<PAGE, HEADS, COMBINE, 32 * kNumWarps, kCluster, kBufferWords, true, kPages>(all.select, out);
+  const bool proposed = page_select_in_cluster<PAGE * SUMMARY_PAGES, HEADS, COMBINE, 32 * kNumWarps, kCluster, kBufferWords, true, kPages>(all.select, out);
   // From here on nothing is known that selection would have had to keep.
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster, request = blockIdx.y, lane = threadIdx.x % 32;
   const B both(memory, all.both.rerank, ptx::cluster_rank<kCluster>());
@@ -59,17 +60,18 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   PageScoreArgs score;
   const int length = max(select::load_length(args.cache.seq_lens + request), 0);
   both.describe(l, request, list, length, score);
-  l.candidates = candidates, l.count = all.select.slots;
+  l.candidates = candidates, l.proposed = all.select.slots;
   if (proposed) {
     ptx::wait_cluster_barrier(ptx::shared_address(&listed), 0);
   } else {
     ptx::cluster_sync<kCluster>();
-    l.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+    l.proposed = all.select.counts[static_cast<int64_t>(request) * lists + list];
     const int32_t* from = all.select.pages + request * all.select.pages_batch_stride + list * all.select.pages_list_stride;
-    for (int i = threadIdx.x; i < l.count; i += 32 * kNumWarps) candidates[i] = from[i];
+    for (int i = threadIdx.x; i < l.proposed; i += 32 * kNumWarps) candidates[i] = from[i];
   }
   __syncthreads();  // the list is whole, and nobody looks at what selection kept any more
-  const int page = lane < B::kEach && both.first() + lane < l.count ? candidates[both.first() + lane] : -1;
+  l.count = pages_of<Group>(candidates, l.proposed, l.pages, args.recent_pages);
+  const int page = lane < B::kEach && both.first() + lane < l.count ? page_of<Group>(l, both.first() + lane) : -1;
   typename B::Query query;
   load_rows<typename B::S>(score, request, list, 0, query);
   both.template run<true>(rings, &all.both, l, lists, length, score, query, page);

@@ -1,4 +1,5 @@
-// page_summary for pages of 32, 64 and 128 tokens: a block builds one page of one head at a time.
+// page_summary for pages of 32, 64 and 128 tokens, or of groups of pages with so many: a block builds one page, or group, of one head at a
+// time.
 //
 // The page's keys and its Gram matrix lie in shared memory; the matrix is reduced to tridiagonal form and its leading eigenvectors
 // found by the whole block (linalg/tridiagonal.cuh). The matrix's place then holds V in f32 and the record being made.
@@ -10,9 +11,11 @@
 namespace kvloom {
 
 // T: the cache's elements; Key: as shared memory holds them.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, class FORM = PlainForm>
 struct BlockBuild {
   using Key = typename Compute<T>::type;
+  using Group = Groups<FORM::kPages>;
+  static_assert(FORM::kPlain, "the direct form alone makes smaller records");
   static_assert(PAGE == 32 || PAGE == 64 || PAGE == 128, "smaller pages share a warp: page_summary_warp.cuh");
   static_assert(HEAD_DIM % 16 == 0, "a row is whole mma steps");
   static_assert(RANK < PAGE && RANK < HEAD_DIM, "a page of n tokens has n - 1 directions around its centroid");
@@ -44,12 +47,22 @@ struct BlockBuild {
   __device__ __forceinline__ Scale* scales() const { return reinterpret_cast<Scale*>(shared + kScales); }
   __device__ __forceinline__ uint32_t key_pair(int token, int pair) const { return *reinterpret_cast<const uint32_t*>(row(token) + 4 * pair); }
 
-  __device__ __forceinline__ void load(const KvCache& cache, int64_t offset, bool aligned) const {
-    constexpr int kChunks = HEAD_DIM / 8;
+  // Of a group: `table` is its first page's entry. Keys of a page without a block are not finite, and nor is the summary then.
+  __device__ __forceinline__ void load(const KvCache& cache, int64_t offset, const int32_t* table, bool aligned) const {
+    constexpr int kChunks = HEAD_DIM / 8, kPageTokens = PAGE / Group::kPages;
     const auto keys = static_cast<const typename KeyBits<T>::type*>(cache.k) + offset;
     for (int i = threadIdx.x; i < PAGE * kChunks; i += kThreads) {
       const int r = i / kChunks, chunk = i % kChunks;
-      copy_keys(row(r) + chunk * 16, keys + r * cache.k_token_stride + chunk * 8, aligned);
+      if constexpr (Group::kPages > 1) {
+        const int block = __ldg(table + r / kPageTokens);
+        const auto from = keys + block * cache.k_block_stride + r % kPageTokens * cache.k_token_stride + chunk * 8;
+        if (block >= 0)
+          copy_keys(row(r) + chunk * 16, from, aligned);
+        else
+          *reinterpret_cast<uint4*>(row(r) + chunk * 16) = make_uint4(~0u, ~0u, ~0u, ~0u);
+      } else {
+        copy_keys(row(r) + chunk * 16, keys + r * cache.k_token_stride + chunk * 8, aligned);
+      }
     }
     ptx::commit_copies();
     ptx::wait_copies<0>();
@@ -219,7 +232,7 @@ struct BlockBuild {
 
   __device__ __forceinline__ void build(const PageSummaryArgs& args, const BuildItem& item, bool aligned) const {
     if (!item.valid) return;
-    load(args.cache, item.keys, aligned);
+    load(args.cache, item.keys, item.table, aligned);
     const PageScale power = this->power(args.cache);
     const bool finite = power.down > 0.f;
     if (finite) {
@@ -249,20 +262,21 @@ struct BlockBuild {
 };
 
 // Grid: x shares the (page, head) items of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes, class FORM = PlainForm>
 __device__ __forceinline__ void page_summary_block(const PageSummaryArgs& args) {
-  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, T, kNumWarps>;
+  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, T, kNumWarps, FORM>;
+  using Group = typename Build::Group;
   static_assert(Build::kBytes == kSharedBytes, "the launch geometry gives the block exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];
   const Build build{shared};
   const bool aligned = keys_aligned<T>(args.cache);
   for (int request = blockIdx.y; request < args.cache.batch; request += gridDim.y) {
-    const BuildRange range = build_range<PAGE>(args, request);
+    const BuildRange range = build_range<PAGE, Group>(args, request);
     for (int item = blockIdx.x; item < range.items; item += gridDim.x) {
-      build.build(args, build_item(args, request, range, item), aligned);
+      build.build(args, build_item<Group>(args, request, range, item), aligned);
     }
   }
-  finish_build<PAGE>(args);
+  finish_build<PAGE, Group>(args);
 }
 
 }  // namespace kvloom

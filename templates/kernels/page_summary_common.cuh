@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kvloom/abi.cuh"
+#include "kvloom/groups.cuh"
 #include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/async_copy.cuh"
 #include "kvloom/ptx/ldmatrix.cuh"
@@ -23,15 +24,16 @@ struct BuildRange {
   int first, items;
 };
 
-template <int PAGE>
+// PAGE tokens share a summary: those of a page, or of a Group of pages.
+template <int PAGE, class Group = Groups<1>>
 __device__ __forceinline__ int complete_pages(const KvCache& cache, int request) {
-  return min(max(cache.seq_lens[request], 0) / PAGE, cache.max_pages);
+  return min(max(cache.seq_lens[request], 0) / PAGE, Group::of_table(cache.max_pages));
 }
 
-template <int PAGE>
+template <int PAGE, class Group = Groups<1>>
 __device__ __forceinline__ BuildRange build_range(const PageSummaryArgs& args, int request) {
   const int first = max(args.built_lens[request], 0) / PAGE;
-  return {first, max(complete_pages<PAGE>(args.cache, request) - first, 0) * args.cache.kv_heads};
+  return {first, max(complete_pages<PAGE, Group>(args.cache, request) - first, 0) * args.cache.kv_heads};
 }
 
 // A 16 x 16 tile of keys as the A operand of m16n8k16, row being the lane's row: registers 0 and 2 are the B operand of rows 0-7,
@@ -44,18 +46,25 @@ __device__ __forceinline__ void load_tile(uint32_t (&r)[4], const void* row) {
 
 // Where one item's keys and record lie; valid is false past the range and for a block id of -1.
 struct BuildItem {
-  int64_t keys;    // elements from cache.k
+  int64_t keys;    // elements from cache.k; of a group, of its head in block 0
   int64_t record;  // bytes from summaries
   bool valid;
+  const int32_t* table;  // of a group: its first page's entry
 };
 
+template <class Group = Groups<1>>
 __device__ __forceinline__ BuildItem build_item(const PageSummaryArgs& args, int request, BuildRange range, int item) {
-  if (item >= range.items) return {0, 0, false};
+  if (item >= range.items) return {0, 0, false, nullptr};
   const int page = range.first + item / args.cache.kv_heads, head = item % args.cache.kv_heads;
+  if constexpr (Group::kPages > 1) {
+    const int32_t* row = args.cache.block_table + request * args.cache.table_stride;
+    const int64_t last = row[Group::column(page)];
+    return {head * args.cache.k_head_stride, last * args.summary_block_stride + head * args.summary_head_stride, last >= 0, row + page * Group::kPages};
+  }
   const int64_t at = request * args.cache.table_stride + page, block = args.cache.block_table[at];
   const int64_t rows = args.cache.row_table != nullptr ? args.cache.row_table[at] : block;
   return {rows * args.cache.k_block_stride + head * args.cache.k_head_stride,
-          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0 && rows >= 0};
+          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0 && rows >= 0, nullptr};
 }
 
 // How keys of T are addressed.
@@ -153,7 +162,7 @@ __device__ __forceinline__ KeyScale make_key_scale(float top, float q, float up)
     return {s, s.value * up};
   } else {
     const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is
-    const Scale s = make_scale(top * rest, q);
+    const Scale s = of(top * rest);
     return {s.value > 0.f ? Scale{s.value / rest, s.inverse * rest} : Scale{0.f, 0.f}, s.value * power};
   }
 }
@@ -206,13 +215,13 @@ __device__ __forceinline__ void pack_basis(uint8_t* record, const float* basis /
 // After the block's last read of built_lens: the last block of the launch moves built_lens to the complete tokens of each request
 // and leaves the counter zero. A request that was cut back moves back, so that its pages are built anew when they fill again. Where a
 // row of blocks is one, as in a decode step, it alone reads its requests' and moves them itself: nothing is counted or waited for.
-template <int PAGE>
+template <int PAGE, class Group = Groups<1>>
 __device__ __forceinline__ void finish_build(const PageSummaryArgs& args) {
   __shared__ bool last;
   __syncthreads();
   if (gridDim.x == 1) {
     for (int request = blockIdx.y + threadIdx.x * gridDim.y; request < args.cache.batch; request += blockDim.x * gridDim.y) {
-      args.built_lens[request] = complete_pages<PAGE>(args.cache, request) * PAGE;
+      args.built_lens[request] = complete_pages<PAGE, Group>(args.cache, request) * PAGE;
     }
     return;
   }
@@ -224,7 +233,7 @@ __device__ __forceinline__ void finish_build(const PageSummaryArgs& args) {
   __syncthreads();
   if (!last) return;
   for (int request = threadIdx.x; request < args.cache.batch; request += blockDim.x) {
-    args.built_lens[request] = complete_pages<PAGE>(args.cache, request) * PAGE;
+    args.built_lens[request] = complete_pages<PAGE, Group>(args.cache, request) * PAGE;
   }
   if (threadIdx.x == 0) *args.workspace = 0;
 }

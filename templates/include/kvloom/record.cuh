@@ -2,17 +2,19 @@
 // page_summary writes it and page_score reads it; a test of gen/plan compares every offset with the Go side.
 #pragma once
 
+#include "kvloom/groups.cuh"
 #include "kvloom/types.cuh"
 
 namespace kvloom {
 
-// How a record holds C, the centroid and V's scales: specs.RecordForm.
-template <int COEFFICIENT_BITS, int CENTROID_BITS, bool GROUPED>
+// How a record holds C, the centroid and V's scales: specs.RecordForm; and the pages that it serves, whose tokens are those of PAGE below.
+template <int COEFFICIENT_BITS, int CENTROID_BITS, bool GROUPED, int PAGES = 1>
 struct RecordForm {
   static_assert(COEFFICIENT_BITS == 4 || COEFFICIENT_BITS == 8, "coefficients are 4 or 8 bits");
   static_assert(CENTROID_BITS == 4 || CENTROID_BITS == 8, "centroids are 4 or 8 bits");
   static constexpr int kCoefficientBits = COEFFICIENT_BITS, kCentroidBits = CENTROID_BITS;
   static constexpr bool kPlain = COEFFICIENT_BITS == 8 && CENTROID_BITS == 8 && !GROUPED;
+  static constexpr int kPages = PAGES;       // of the cache
   static constexpr bool kGrouped = GROUPED;  // a scale for every kScaleDims dims of a column, else one
 };
 using PlainForm = RecordForm<8, 8, false>;
@@ -41,6 +43,7 @@ struct Record {
   static constexpr bool kHasColumnScales = BITS != 16;
 
   using Form = FORM;
+  using Group = Groups<FORM::kPages>;
   static constexpr int kRankOf = RANK;
   static constexpr int kCoefficientBits = FORM::kCoefficientBits, kCentroidBits = FORM::kCentroidBits;
   static constexpr int kScaleGroups = FORM::kGrouped ? HEAD_DIM / kScaleDims : 1; // scales of one column of V

@@ -1,0 +1,30 @@
+package kernel
+
+// Groups of neighbouring pages share a summary in bundles of a spec whose locks.summary_tokens are above the page size. A group's record lies
+// at the block of its last page, so requests may share blocks of a common prefix and no others. PageScore writes scores of groups [batch,
+// q head, group]; PageSelect is given those, with MaxPages, Slots, SinkPages and RecentPages that count groups, and proposes groups; PageRerank
+// reads those, scores each of their pages exactly, and chooses pages.
+
+// GroupPages is the pages that share a summary: 1 where each has its own.
+func (m Model) GroupPages() int { return max(m.SummaryPages, 1) }
+
+// Groups is the groups of so many columns of a block table, whose rows are whole groups: pages, where each has a summary of its own.
+func (m Model) Groups(maxPages int32) int32 { return maxPages / int32(m.GroupPages()) }
+
+// SinkGroups is what PageSelect of a model that reranks is given for SinkPages: the groups that hold them.
+func (m Model) SinkGroups() int { return (m.SinkPages + m.GroupPages() - 1) / m.GroupPages() }
+
+// RecentGroups is what PageSelect of a model that reranks is given for RecentPages: the groups that hold them, wherever in a group they begin.
+func (m Model) RecentGroups() int {
+	if m.RecentPages == 0 {
+		return 0
+	}
+	return (m.RecentPages+m.GroupPages()-2)/m.GroupPages() + 1
+}
+
+// groups checks that a table's rows are whole groups.
+func (c *checker) groups(m *Model, k *KVCache) {
+	if n := m.GroupPages(); int(k.MaxPages)%n != 0 {
+		c.fail("cache.max_pages", "is %d, summaries are of %d pages: use a table with %d columns", k.MaxPages, n, (int(k.MaxPages)+n-1)/n*n)
+	}
+}
