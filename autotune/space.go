@@ -41,14 +41,14 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 	if len(order) > 0 {
 		s.Start = append(s.Start, fp.DefaultFor(string(work)))
 	}
-	if i := slices.IndexFunc(fp.Candidates, func(c plan.Candidate) bool { return c.Form == plan.Portable }); i > 0 {
-		s.Start = append(s.Start, i) // a bundle holds one, whatever wins
-	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.Prior[a], s.Prior[b]) })
 	for _, i := range order[:min(analyticBest, len(order))] {
 		if !slices.Contains(s.Start, i) {
 			s.Start = append(s.Start, i)
 		}
+	}
+	if i := slices.IndexFunc(fp.Candidates, func(c plan.Candidate) bool { return c.Form == plan.Portable }); i >= 0 && !slices.Contains(s.Start, i) {
+		s.Start = append(s.Start, i) // a bundle holds one, whatever wins
 	}
 	return s
 }
