@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
