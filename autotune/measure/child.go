@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvml"
 	"github.com/kvloom/kvloom/specs"
@@ -98,11 +99,8 @@ func (c *Child) measure(ctx context.Context, req Request) (resp Response, err er
 		return resp, err
 	}
 	defer func() { err = errors.Join(err, m.Unload()) }()
-	fn, err := m.Function(req.Candidate.Entry)
-	if err != nil {
-		return resp, err
-	}
-	if err := device.Prepare(fn, req.Candidate.Geometry.DynamicShared, req.Candidate.Geometry.Cluster); err != nil { // what the driver refuses is no wrong result of a check
+	fn, err := launch.Function(m, req.Candidate.Entry, &req.Candidate.Geometry)
+	if err != nil { // what the driver refuses is no wrong result of a check
 		return resp, err
 	}
 	if !req.SkipCheck {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
@@ -48,6 +49,8 @@ var selectShapes = []selectShape{
 func planPageSelect(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageSelect, Cost: selectCost(s)}
 	p.Candidates, p.Rejected = selectClusterCandidates(s, t)
+	shares, refused := selectSharesCandidates(s, t)
+	p.Candidates, p.Rejected = slices.Insert(p.Candidates, min(1, len(p.Candidates)), shares...), append(p.Rejected, refused...)
 	for _, shape := range selectShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

@@ -15,12 +15,15 @@ const PageSelectAttend Family = "page_select_attend"
 type selectAttendShape struct {
 	warps, stages, cluster int
 	bulk                   bool // tiles come by bulk copies
+	shares                 bool // a launch of its own makes the shares
 }
 
 // selectAttendShapes, the default of many lists first.
 var selectAttendShapes = []selectAttendShape{
-	{16, 1, 8, false}, {8, 2, 8, false}, {8, 1, 8, false}, {16, 1, 16, false}, {8, 2, 16, false}, {8, 1, 16, false},
-	{16, 1, 8, true}, {8, 2, 8, true}, {8, 1, 8, true}, {16, 1, 16, true}, {8, 2, 16, true}, {8, 1, 16, true},
+	{16, 1, 8, false, false}, {8, 2, 8, false, false}, {8, 1, 8, false, false}, {16, 1, 16, false, false}, {8, 2, 16, false, false},
+	{8, 1, 16, false, false}, {16, 1, 8, true, false}, {8, 2, 8, true, false}, {8, 1, 8, true, false}, {16, 1, 16, true, false},
+	{8, 2, 16, true, false}, {8, 1, 16, true, false}, {16, 1, 16, false, true}, {8, 2, 16, false, true}, {16, 1, 16, true, true},
+	{16, 1, 8, false, true}, {8, 2, 8, false, true}, {16, 1, 8, true, true},
 }
 
 // listSlots is select::kListSlots: slots of a list that a block keeps.
@@ -32,8 +35,8 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		return p
 	}
 	for _, shape := range selectAttendShapes {
-		if shape.bulk && !flatTiles(s) {
-			continue
+		if shape.bulk && !flatTiles(s) || shape.shares && selectSharesRefusal(s, shape.selection()) != "" {
+			continue // page_select names the reason
 		}
 		c := selectAttendCandidate(s, t, shape)
 		if reason := selectAttendRefusal(s, t, shape, c.Geometry.DynamicShared); reason != "" {
@@ -74,20 +77,34 @@ func (x selectAttendShape) selection() selectClusterShape {
 	return selectClusterShape{32 * x.warps, x.cluster, 2}
 }
 
+// selectAttendRows are the pages of a thread in the spec's longest row.
+func selectAttendRows(s *specs.Spec, shape selectAttendShape) int {
+	of := shape.selection()
+	return max((longestRow(s)+shape.cluster*of.threads-1)/(shape.cluster*of.threads), of.pages)
+}
+
+// selectAttendWords is selection's part of the dynamic shared memory: what the blocks exchange, and values of the spec's longest row.
+func selectAttendWords(s *specs.Spec, shape selectAttendShape) int {
+	heads, of := headsPerList(s), shape.selection()
+	rows := selectAttendRows(s, shape)
+	if shape.shares { // values lie where keys and values will, those of selection without shares here
+		rows = of.pages
+	}
+	words := (selectExchange(heads, of)/4 + rows*of.threads + 31) / 32 * 32
+	return max(words, (selectClusterShared(heads, of)/4+31)/32*32)
+}
+
 func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Candidate {
 	heads, of := headsPerList(s), shape.selection()
 	z := shape.sizes(s)
 	threads := of.threads
-	rows := max((longestRow(s)+shape.cluster*threads-1)/(shape.cluster*threads), of.pages)
-	// Selection's part of the dynamic shared memory: what the blocks exchange, and values of the spec's longest row.
-	words := (selectExchange(heads, of)/4 + rows*threads + 31) / 32 * 32
-	words = max(words, (selectClusterShared(heads, of)/4+31)/32*32)
-	known, ring := min(rows, mostKnown), shape.ring(s)
+	words := selectAttendWords(s, shape)
+	known, ring := min(selectAttendRows(s, shape), mostKnown), shape.ring(s)
 	params, element := []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}}, "kvloom::"+s.Cache.DType
 	if shape.bulk {
 		params, element = append(params, Param{"bulk", 1}), flat(element)
 	}
-	return Candidate{
+	c := Candidate{
 		Family: PageSelectAttend, Form: Hopper, Arch: t.Arch,
 		Key:    fmt.Sprintf("%s %s", attendKey(s), s.Locks.Combine),
 		Params: params,
@@ -116,6 +133,12 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 		},
 		MinBlocks: 1,
 	}
+	if shape.shares {
+		capacity := shareCapacity(of, shape.warps*ring/4)
+		c.Constants = append(c.Constants, Constant{"kShareCapacity", fmt.Sprint(capacity)})
+		c = withShares(s, c, of, capacity, selectSlices(s, shape.cluster)[0])
+	}
+	return c
 }
 
 func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, dynamic int) string {

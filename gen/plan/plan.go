@@ -77,6 +77,13 @@ type Candidate struct {
 	Entry     string          `json:"entry"`     // extern "C" name: the family's stem
 	Geometry  launch.Geometry `json:"geometry"`
 	MinBlocks int             `json:"min_blocks"` // blocks an SM that __launch_bounds__ keeps registers low for, at least 1
+	First     *First          `json:"first,omitempty"`
+}
+
+// First is what the first of two kernels is made of; its geometry is Geometry.First.
+type First struct {
+	Kernel    string     `json:"kernel"`
+	Constants []Constant `json:"constants"`
 }
 
 // ID names the candidate on one line, its parameters in order: "page_score portable warps=8 stages=2".

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 )
 
@@ -76,7 +77,7 @@ func roof(entry string) render.Source {
 
 // roofKernel loads one kernel of roof.cu.
 func (b *Bench) roofKernel(ctx context.Context, entry string) (device.Function, error) {
-	return b.load(ctx, roof(entry))
+	return b.load(ctx, roof(entry), &launch.Geometry{})
 }
 
 // measureLimits measures what lines are held against. It takes a fraction of a second.

@@ -95,12 +95,32 @@ type Geometry struct {
 	DynamicShared int       `json:"dynamic_shared"`
 	Dependent     bool      `json:"dependent"`           // it waits for launches before it (griddepcontrol.wait), so it may be started early
 	Workspace     []Extent  `json:"workspace,omitempty"` // bytes: the sum of the extents, each rounded up to 256
+	First         *First    `json:"first,omitempty"`     // a kernel of the same module that is launched before, with the same arguments
+}
+
+// First is the geometry of the first of two kernels. It waits for launches before it; the second starts early and waits for it.
+type First struct {
+	Entry    string    `json:"entry"` // extern "C" name
+	Grid     [3]Extent `json:"grid"`
+	Block    int       `json:"block"`    // threads
+	Counters int       `json:"counters"` // the extent of the workspace that both leave zeroed; the others hold what one leaves for the other
+}
+
+// Counters is the part of the workspace that launches leave zeroed, in bytes: all of it where a work is one kernel's.
+func (g *Geometry) Counters(p Problem) (offset, size int64) {
+	if g.First == nil {
+		return 0, g.WorkspaceBytes(p)
+	}
+	before := Geometry{Workspace: g.Workspace[:g.First.Counters]}
+	return before.WorkspaceBytes(p), g.Workspace[g.First.Counters].Value(p)
 }
 
 // Blocks evaluates the grid: thread blocks along each axis. A grid that CUDA cannot launch is an error.
-func (g *Geometry) Blocks(p Problem) (grid [3]uint32, err error) {
-	for i := range g.Grid {
-		n := g.Grid[i].Value(p)
+func (g *Geometry) Blocks(p Problem) (grid [3]uint32, err error) { return blocks(&g.Grid, p) }
+
+func blocks(extents *[3]Extent, p Problem) (grid [3]uint32, err error) {
+	for i := range extents {
+		n := extents[i].Value(p)
 		if n > math.MaxInt32 || i > 0 && n > 65535 {
 			return grid, fmt.Errorf("a grid of %d blocks along axis %d is more than CUDA has; split the batch", n, i)
 		}
@@ -112,8 +132,13 @@ func (g *Geometry) Blocks(p Problem) (grid [3]uint32, err error) {
 // Launch evaluates the geometry for a problem. It allocates nothing.
 func (g *Geometry) Launch(p Problem) (device.Launch, error) {
 	grid, err := g.Blocks(p)
-	return device.Launch{Grid: grid, Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
-		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}, err
+	l := device.Launch{Grid: grid, Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
+		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
+	if g.First != nil && err == nil {
+		l.Before.Block = [3]uint32{uint32(g.First.Block), 1, 1}
+		l.Before.Grid, err = blocks(&g.First.Grid, p)
+	}
+	return l, err
 }
 
 // WorkspaceBytes is what the caller allocates and zeroes once.

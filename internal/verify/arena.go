@@ -222,17 +222,20 @@ func (a *Arena) Free() error {
 }
 
 // CheckZero reports the first byte that is not zero among the first size: counters that a launch left dirty.
-func (b *Buffer) CheckZero(size int64) error {
+func (b *Buffer) CheckZero(size int64) error { return b.CheckZeroAt(0, size) }
+
+// CheckZeroAt is the same from an offset.
+func (b *Buffer) CheckZeroAt(offset, size int64) error {
 	if size <= 0 {
 		return nil
 	}
-	data, err := b.ReadAt(0, min(size, b.Bytes))
+	data, err := b.ReadAt(offset, min(size, b.Bytes-offset))
 	if err != nil {
 		return err
 	}
 	for i, x := range data {
 		if x != 0 {
-			return fmt.Errorf("buffer %q is not zero after the launch: byte %d is %#02x", b.Name, i, x)
+			return fmt.Errorf("buffer %q is not zero after the launch: byte %d is %#02x", b.Name, offset+int64(i), x)
 		}
 	}
 	return nil

@@ -40,7 +40,22 @@ func (k *Kernel) Geometry(p launch.Problem) (device.Launch, error) {
 
 // Workspace is the family's shared workspace, large enough for the problem.
 func (k *Kernel) Workspace(p launch.Problem) (*Buffer, error) {
-	return k.env.Workspace(string(k.Candidate.Family), k.Candidate.Geometry.WorkspaceBytes(p))
+	size := k.Candidate.Geometry.WorkspaceBytes(p)
+	if k.Candidate.Geometry.First == nil {
+		return k.env.Workspace(string(k.Candidate.Family), size)
+	}
+	// What one launch leaves for the other stays behind, where another problem has its counters: zeroed, as a caller would.
+	b, err := k.env.Workspace(string(k.Candidate.Family)+", two launches", size)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.Fill(0)
+}
+
+// CheckCounters reports the first byte of the workspace that is not as a launch must leave it.
+func (k *Kernel) CheckCounters(p launch.Problem, workspace *Buffer) error {
+	offset, size := k.Candidate.Geometry.Counters(p)
+	return workspace.CheckZeroAt(offset, min(size, checkedWorkspace))
 }
 
 // Enqueue launches the kernel on a stream with one by-value argument struct.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/runtime/nvrtc"
 )
@@ -78,7 +79,7 @@ func (l *Loader) Compile(c plan.Candidate) (device.Function, error) {
 	l.mu.Lock()
 	l.modules = append(l.modules, module)
 	l.mu.Unlock()
-	return module.Function(src.Entry)
+	return launch.Function(module, src.Entry, &c.Geometry)
 }
 
 // arch is a device's real architecture as NVRTC spells it, without its suffix.

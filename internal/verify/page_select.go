@@ -162,7 +162,7 @@ func (r *selectRun) once(t *Tally, graph *Replay, at int, live []int) error {
 		}
 	}
 	everything := func(int, int, int) bool { return true }
-	if err := errors.Join(r.arena.Check(), r.rows.Untouched(first[0], 4, everything), r.wsp.CheckZero(checkedWorkspace)); err != nil {
+	if err := errors.Join(r.arena.Check(), r.rows.Untouched(first[0], 4, everything), r.kernel.CheckCounters(r.launch, r.wsp)); err != nil {
 		return fmt.Errorf("launch %d: %w", at, err)
 	}
 	lists, err := KernelLists(r.rows, Int32s(first[0]), Int32s(first[1]))

@@ -133,7 +133,7 @@ func (r *selectAttendRun) once(graph *Replay, at int) error {
 		}
 		first, err = all, r.compareBoth(at, parts)
 	}
-	return errors.Join(err, r.space.CheckZero(checkedWorkspace))
+	return errors.Join(err, r.kernel.CheckCounters(r.launch, r.space))
 }
 
 // compareBoth judges one launch's lists, then the attention over them.

@@ -103,6 +103,8 @@ type Launch struct {
 	DynamicShared uint32
 	Dependent     bool // programmatic stream serialisation with the launch before it
 	Cooperative   bool
+	// Before is the geometry of the kernel that a function of two kernels launches first (launch.Function); else zero.
+	Before struct{ Grid, Block [3]uint32 }
 }
 
 // Stream is an in-order queue.

@@ -141,11 +141,8 @@ func (s *Set) loadKernel(dev device.Device, i int) error {
 		return fmt.Errorf("%s: %w", k.ID(), err)
 	}
 	s.modules = append(s.modules, m)
-	f, err := m.Function(k.Entry)
+	f, err := launch.Function(m, k.Entry, &k.Geometry)
 	if err != nil {
-		return fmt.Errorf("%s: %w", k.ID(), err)
-	}
-	if err := device.Prepare(f, k.Geometry.DynamicShared, k.Geometry.Cluster); err != nil {
 		return fmt.Errorf("%s: %w", k.ID(), err)
 	}
 	s.fns[i] = f

@@ -100,7 +100,14 @@ func (k *Kernel) validate() error {
 	case g.DynamicShared < 0 || g.DynamicShared > 1<<20:
 		return fmt.Errorf("%d bytes of dynamic shared memory", g.DynamicShared)
 	}
-	for _, e := range append(g.Grid[:], g.Workspace...) {
+	extents := append(g.Grid[:], g.Workspace...)
+	if f := g.First; f != nil {
+		if f.Entry == "" || f.Block < 1 || f.Block > 1024 || f.Counters < 0 || f.Counters >= len(g.Workspace) {
+			return fmt.Errorf("an impossible first kernel %+v", *f)
+		}
+		extents = append(extents, f.Grid[:]...)
+	}
+	for _, e := range extents {
 		if e.Times < 0 || e.Times > 1<<31 || e.Per < 1 || e.Per > 1<<31 || e.AtMost < 0 || len(e.Of) > 4 {
 			return fmt.Errorf("an impossible extent %+v", e)
 		}

@@ -6,12 +6,14 @@
 
 #include "kernels/page_attend_bulk_list.cuh"
 #include "kernels/page_select_cluster.cuh"
+#include "kernels/page_select_shares.cuh"
 
 namespace kvloom {
 
 namespace select {
 
 constexpr int kListSlots = 512;  // of the list that a block keeps
+static_assert(kListSlots == kShareSlots, "what the first launch counts is chosen from by the second");
 
 // Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
 template <int kCluster, int kThreads, class Begin, class Rest>
@@ -59,9 +61,9 @@ __device__ __forceinline__ void take_known(Units<PAGE>& units, int first, int la
 
 // Parameters as page_select_cluster's and page_attend_list's. kKnown: blocks of as many pages are read ahead by a thread, where those are all
 // of its row. A block computes all heads of its list, a warp 8 * kColumns of them: where there are more, each half of the warps has its
-// own, and reads keys and values for itself.
+// own, and reads keys and values for itself. kShareCapacity: that of page_select_shares where it was launched before, else 0.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          int kCluster, int kBufferWords, int kPages, int kAhead, int kKnown, bool kDependent>
+          int kCluster, int kBufferWords, int kPages, int kAhead, int kKnown, bool kDependent, int kShareCapacity = 0>
 __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& all) {
   using namespace attend;
   constexpr int kHalves = (HEADS + 8 * kColumns - 1) / (8 * kColumns);
@@ -170,8 +172,13 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     };
     select::EarlyOut<kCluster, kThreads, decltype(begin), decltype(rest)> out{kept, own, listed_at, units.table, cache.max_pages,
                                                                             ahead ? known : nullptr, begin, rest};
-    chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
-        all.select, reinterpret_cast<float*>(rings), part, out);
+    static_assert(4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes, "values lie where keys and values of attention will");
+    if constexpr (kShareCapacity > 0)
+      chosen = select_by_shares<PAGE, HEADS, kThreads, kCluster, kShareCapacity, kDependent, kPages>(
+          all.select, reinterpret_cast<float*>(rings), part, out);
+    else
+      chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
+          all.select, reinterpret_cast<float*>(rings), part, out);
   }
   if (!chosen) {
     page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
@@ -209,6 +216,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
     select::write_list<kThreads>(*reinterpret_cast<const Memory*>(memory), part, [&](int position, int page) { pages[position] = page; });
     write_count<kCluster>(all.select);
+    if constexpr (kShareCapacity > 0) leave_counts<kCluster>(all.select);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
   received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);

@@ -140,13 +140,13 @@ struct ClusterShared {
 
 // Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
 // One warp; true sums need 17 bits at most, for a row has fewer than 65536 competing pages.
-template <int kCluster>
-__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8]) {
+template <int kCluster, class Load>
+__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8], Load load) {
   const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
   uint32_t all[4] = {};  // two 16-bit counts a word
 #pragma unroll
   for (int r = 0; r < kCluster; ++r) {
-    const uint4 c = *reinterpret_cast<const uint4*>(&histograms[r][first]);
+    const uint4 c = load(reinterpret_cast<const uint4*>(&histograms[r][first]));
     if (r < ranks) all[0] += c.x, all[1] += c.y, all[2] += c.z, all[3] += c.w;
   }
 #pragma unroll
@@ -187,27 +187,34 @@ __device__ __forceinline__ void find_cut(const int (&upto)[8], int need, Cut& cu
   cut = Cut{kShareBins - 1 - 8 * lane - bins, need - above, in};
 }
 
-// Waits for the histograms of all blocks. Warp 0 finds the cut, and announces its candidates where there are no more than `most`; warp 1
-// finds what blocks of lower rank count.
+// The first two warps: warp 0 finds the cut, and announces its candidates where there are no more than `most`; warp 1 finds what blocks of
+// lower rank count.
+template <int kCluster, class Memory, class Load>
+__device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[kShareBins], uint64_t* candidates, int rank, int left, int most,
+                                       Load load) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int upto[8];
+  sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto, load);
+  if (warp == 0) {
+    find_cut(upto, left, sm.cut);
+    __syncwarp();
+    // The other blocks' candidates may have landed already; the phase ends when all have.
+    if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(candidates, 8 * sm.cut.in_bin);
+  } else {
+    int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
+    to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
+    to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
+    if (lane == 0) sm.lower[kShareBins] = 0;
+  }
+}
+
+// Waits for the histograms of all blocks, and finds the cut.
 template <int kCluster, class Memory>
 __device__ __forceinline__ void cut_by(Memory& sm, const uint16_t (*histograms)[kShareBins], uint32_t landed, uint64_t* candidates, int rank,
                                        int left, int most) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (warp < 2) {
+  if (threadIdx.x / 32 < 2) {
     ptx::wait_cluster_barrier(landed, 0);
-    int upto[8];
-    sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
-    if (warp == 0) {
-      find_cut(upto, left, sm.cut);
-      __syncwarp();
-      // The other blocks' candidates may have landed already; the phase ends when all have.
-      if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(candidates, 8 * sm.cut.in_bin);
-    } else {
-      int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
-      to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
-      to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
-      if (lane == 0) sm.lower[kShareBins] = 0;
-    }
+    cut_of<kCluster>(sm, histograms, candidates, rank, left, most, [](const uint4* p) { return *p; });
   }
   __syncthreads();
 }
@@ -348,15 +355,19 @@ __device__ __forceinline__ void write_list(const Memory& sm, const Part& part, c
 // Values of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others
 // (kOthers) in its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many
 // pages lie in one bin or shares of 0 would be taken.
-template <int HEADS, int kThreads, int kCluster, int kFirst, bool kOthers, bool kCalls, class Memory, class Out>
+//
+// kCounted: the caller has found the cut, by counts that it did not have to exchange.
+template <int HEADS, int kThreads, int kCluster, int kFirst, bool kOthers, bool kCalls, bool kCounted = false, class Memory, class Out>
 __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float (&first)[max_of(kFirst, 1)], float* values, Out& out) {
   constexpr int kWarps = kThreads / 32;
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const uint32_t counts_in = ptx::shared_address(part.counts), candidates_in = ptx::shared_address(part.candidates);
   const uint32_t bin_in = ptx::shared_address(part.bin);
-  __syncthreads();
-  send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[part.rank], counts_in);
-  cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
+  if constexpr (!kCounted) {
+    __syncthreads();
+    send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[part.rank], counts_in);
+    cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
+  }
   Cut cut = sm.cut;
   int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
   bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank

@@ -1,0 +1,252 @@
+// page_select for share_average in two launches, where page_score has left masses and a list is long or its group wide. The blocks of a
+// cluster lie in one group of SMs and share its way to L2, so that a few clusters read all heads' scores slowly. The first launch is the
+// whole GPU's: it makes one value a page, and counts values by bin for each block of the second. The second, a cluster a list, reads 4
+// bytes a page and the counts, and chooses as the other forms do. Values and counts lie in the workspace; counts are left zeroed.
+#pragma once
+
+#include "kernels/page_select_cluster.cuh"
+
+namespace kvloom {
+
+namespace select {
+
+constexpr int kShareSlots = 512;  // of a list that is chosen so
+constexpr int kMostRanks = 16;  // counts have room for so many blocks a list, so that they lie in one place for every kernel
+
+// What the first launch leaves for the second, behind the keys of the radix kernel. One request.
+struct Shares {
+  uint16_t (*counts)[kShareBins];  // [rank] of a list: values by bin, of the pages of that block of the second launch
+  uint32_t* made;                  // of a list: whether there are values
+  float* values;                   // [page] of a list, 16-byte aligned; 0 where a page does not compete
+
+  __device__ __forceinline__ Shares(const PageSelectArgs& args, int lists, int list) {
+    const auto rounded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+    uint8_t* const keys = reinterpret_cast<uint8_t*>(args.workspace);
+    uint8_t* const all = keys + rounded(int64_t{4} * args.batch * lists * args.max_pages);
+    counts = reinterpret_cast<uint16_t(*)[kShareBins]>(all) + list * kMostRanks;
+    made = reinterpret_cast<uint32_t*>(all + int64_t{2} * kMostRanks * kShareBins * lists) + list;
+    values = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(made - list) + rounded(4 * lists)) + list * int64_t{(args.max_pages + 3) / 4 * 4};
+  }
+};
+
+// How both launches see a row, before and after they know its length: `limit` pages at most, `width` of them each block's.
+template <int PAGE, int kCapacity>
+struct SharedRow {
+  int limit, width;
+
+  __device__ __forceinline__ static int pages_of(const PageSelectArgs& args, int length) {
+    return min(static_cast<int>((static_cast<int64_t>(max(length, 0)) + PAGE - 1) / PAGE), args.max_pages);
+  }
+  __device__ __forceinline__ SharedRow(const PageSelectArgs& args, int blocks) : limit(args.max_pages) {
+    if (limit > kCapacity) limit = pages_of(args, load_length(args.seq_lens));
+    width = ((limit + blocks - 1) / blocks + 31) / 32 * 32;
+  }
+  // Fills the part in; whether its row is one that this form chooses from.
+  __device__ __forceinline__ bool describe(const PageSelectArgs& args, int length, int blocks, Part& part) const {
+    const int pages = pages_of(args, length);
+    part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
+    part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
+    part.end = min(min(part.begin + width, limit), pages);
+    return pages > args.slots && args.slots <= kShareSlots && part.need > 0 && width * blocks <= kCapacity && part.recent - part.sinks < 65536;
+  }
+};
+
+// Counts are read by all blocks of a cluster and zeroed by one, behind a barrier that orders nothing: what is read has been used by then,
+// so that these accesses need but be strong.
+__device__ __forceinline__ uint4 load_counts(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void zero_counts(uint4* p) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(p), "r"(0) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_word(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// A share, or 0 and no access.
+__device__ __forceinline__ float load_share(const float* p, bool live) {
+  float v;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, 0;\n@p ld.global.f32 %0, [%1];\n}\n"
+               : "=f"(v)
+               : "l"(p), "r"(static_cast<int>(live))
+               : "memory");
+  return v;
+}
+
+}  // namespace select
+
+// The first launch. Grid: x lists of kCluster * kSlices blocks, each with a part of the pages of one block of the second launch, whose kCluster
+// and kCapacity these are. kAhead: pages of a thread whose scores are asked for at once.
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, int kSlices, int kAhead>
+__device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
+  using namespace select;
+  constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps, kWords = kShareBins / 2;
+  static_assert(kThreads >= kWords, "a thread has a word of counts");
+  __shared__ uint32_t counts[kWords];  // two bins a word
+  __shared__ float2 heads[HEADS];
+  if (args.masses == nullptr || args.batch != 1) return;
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int list = blockIdx.x / (kCluster * kSlices), lists = gridDim.x / (kCluster * kSlices);
+  const int of_list = blockIdx.x % (kCluster * kSlices), rank = of_list / kSlices, slice = of_list % kSlices;
+  const SharedRow<PAGE, kCapacity> row(args, kCluster);
+  const int each = ((row.width + kSlices - 1) / kSlices + 31) / 32 * 32;
+  const int begin = rank * row.width + slice * each, limit = min(min(begin + each, (rank + 1) * row.width), row.limit);
+  const float* const scores = args.scores + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
+  const float2* const masses = reinterpret_cast<const float2*>(args.masses) + static_cast<int64_t>(list) * HEADS * reduce::kMassParts;
+  if (tid < kWords) counts[tid] = 0;
+  Part part;
+  part.begin = begin;
+  const bool fits = row.describe(args, load_length(args.seq_lens), kCluster, part);
+  ptx::wait_for_dependencies();  // the scores and masses; lengths stand since before the layer's first launch
+  RowParts rows[kRowsOfWarp];
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i)
+    if (warp + i * kWarps < HEADS) rows[i].load(masses + (warp + i * kWarps) * reduce::kMassParts);
+  float score[kAhead][HEADS];
+  const auto ask = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int page = first + i * kThreads + tid;
+      const float* from = scores + page;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) score[i][h] = load_score(from, page < limit);
+    }
+  };
+  ask(begin);
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (warp + i * kWarps < HEADS) {
+      const float2 head = rows[i].sum();
+      if (lane == 0) heads[warp + i * kWarps] = head;
+    }
+  }
+  __syncthreads();
+  float shift[HEADS], unit[HEADS];
+  bool made = fits;
+#pragma unroll
+  for (int h = 0; h < HEADS; ++h) {
+    const float2 head = heads[h];
+    shift[h] = head.x, unit[h] = head.y;
+    made = made && head.y == head.y;
+  }
+  const Shares to(args, lists, list);
+  if (of_list == 0 && tid == 0) *to.made = made;
+  if (!made) return;
+#pragma unroll 1
+  for (int first = begin; first < limit; first += kAhead * kThreads) {
+    if (first > begin) ask(first);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int page = first + i * kThreads + tid;
+      if (page >= limit) break;
+      const bool competes = page >= part.sinks && page < part.recent;
+      float value = 0.0f;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(score[i][h], kLog2E, shift[h])), unit[h]);
+      const int bin = share_bin<HEADS>(value);
+      if (competes) atomicAdd(&counts[bin / 2], 1u << bin % 2 * 16);
+      to.values[page] = competes ? value : 0.0f;
+    }
+  }
+  __syncthreads();
+  if (tid < kWords && counts[tid] != 0) atomicAdd(reinterpret_cast<uint32_t*>(to.counts[rank]) + tid, counts[tid]);
+}
+
+// Leaves this block's counts zeroed, when all blocks of the cluster have read them.
+template <int kCluster>
+__device__ __forceinline__ void leave_counts(const PageSelectArgs& args) {
+  ptx::cluster_wait<kCluster>();
+  const select::Shares shares(args, gridDim.x / kCluster, blockIdx.x / kCluster);
+  constexpr int kPieces = select::kShareBins * 2 / 16;
+  if (threadIdx.x < kPieces) select::zero_counts(reinterpret_cast<uint4*>(shares.counts[ptx::cluster_rank<kCluster>()]) + threadIdx.x);
+}
+
+// Selection from the first launch's values: true where it has chosen; then leave_counts is still to be called. `part` becomes this block's part.
+// `column` has room for the values of kCapacity / kCluster pages.
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, bool kDependent, int kPages, class Out>
+__device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, float* column, select::Part& part, Out& out) {
+  using namespace select;
+  if (args.masses == nullptr || args.batch != 1) return false;
+  constexpr int kAtOnce = 8;  // values of a thread on their way
+  using Memory = ClusterShared<padded(HEADS), kThreads, kCluster, kPages>;
+  __shared__ __align__(8) uint64_t barriers[3];
+  static_assert(kCapacity <= (kPages + kMostExtra / kThreads) * kThreads * kCluster, "a bit for each page of a block");
+  extern __shared__ __align__(16) uint32_t buffer[];
+  Memory& sm = *reinterpret_cast<Memory*>(buffer);
+  float* const values = column + threadIdx.x;  // [turns, kThreads]
+  const int tid = threadIdx.x;
+  part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
+  if (tid == 0) prepare_choice<kCluster>(sm, part);
+  ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
+  const SharedRow<PAGE, kCapacity> row(args, kCluster);
+  const Shares shares(args, gridDim.x / kCluster, blockIdx.x / kCluster);
+  part.begin = part.rank * row.width;
+  const int limit = min(part.begin + row.width, row.limit);
+  const bool fits = row.describe(args, load_length(args.seq_lens), kCluster, part);
+  part.turns = (part.end - part.begin + kThreads - 1) / kThreads;
+  if constexpr (kDependent) ptx::wait_for_dependencies();  // the first launch, and so the scores
+  const uint32_t made = load_word(shares.made);
+  float some[kAtOnce];
+  const auto ask = [&](int turn) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int page = part.begin + (turn + i) * kThreads + tid;
+      some[i] = load_share(shares.values + page, page < limit);
+    }
+  };
+  const auto keep = [&](int turn) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (turn + i < part.turns) values[(turn + i) * kThreads] = some[i];
+  };
+  ask(0);
+  ptx::cluster_wait<kCluster>();
+  if (!fits || made == 0) return false;
+  if (tid / 32 < 2) cut_of<kCluster>(sm, shares.counts, part.candidates, part.rank, part.need, kFewCandidates, load_counts);
+  keep(0);
+#pragma unroll 1
+  for (int turn = kAtOnce; turn < part.turns; turn += kAtOnce) {
+    ask(turn);
+    keep(turn);
+  }
+  ptx::wait_copies<0>();  // the caller's
+  __syncthreads();
+  ptx::cluster_arrive<kCluster>();  // this block has read the counts
+  const float none[1] = {0.0f};
+  if (choose<HEADS, kThreads, kCluster, 0, true, true, true>(sm, part, none, values, out)) return true;
+  leave_counts<kCluster>(args);
+  __syncthreads();  // another form takes the buffer over
+  return false;
+}
+
+// What is not chosen from shares, as a call: its code does not lie in the way.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __noinline__ void page_select_without_shares(const PageSelectArgs& args) {
+  page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
+}
+
+// The second launch, which chooses alone. Dynamic shared memory: kBufferWords.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages,
+          int kCapacity>
+__device__ __forceinline__ void page_select_from_shares(const PageSelectArgs& args) {
+  select::Part part;
+  ListOut out{list_of<kCluster>(args)};
+  extern __shared__ __align__(16) uint32_t buffer[];
+  constexpr int kExchange = (sizeof(select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>) + 15) / 16 * 4;
+  static_assert(kCapacity / kCluster <= kBufferWords - kExchange, "values lie behind what the blocks exchange");
+  float* const column = reinterpret_cast<float*>(buffer + kExchange);
+  if (select_by_shares<PAGE, HEADS, kThreads, kCluster, kCapacity, kDependent, kPages>(args, column, part, out)) {
+    write_count<kCluster>(args);
+    leave_counts<kCluster>(args);
+  } else {
+    page_select_without_shares<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
+  }
+}
+
+}  // namespace kvloom
