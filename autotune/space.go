@@ -18,6 +18,11 @@ import (
 // behindBest is the log time over the best that an estimate may come to where there are measurements.
 const behindBest = 0.02
 
+// estimateShare weighs the estimate of a candidate's log time against its place in the plan, which lists its best guesses first. Of 13 works
+// and workloads of an H200 with nine to seventy trials each, the place alone put more pairs in the right order in 10 (Kendall's tau 0.05 to
+// 0.8), the estimate alone was worse than chance in 4, and both together came within 0.1 of the place alone or beyond it in all.
+const estimateShare = 0.5
+
 // analyticBest is how many candidates the estimate may put before the others, the default aside.
 const analyticBest = 3
 
@@ -34,7 +39,7 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 			point.Params = append(point.Params, search.Param(q))
 		}
 		s.Points = append(s.Points, point)
-		estimates[i] = math.Log(Estimate(c, CostOf(p, work, w), problemOf(p.Spec, w, dev.SMs), dev))
+		estimates[i] = estimateShare*math.Log(Estimate(c, CostOf(p, work, w), problemOf(p.Spec, w, dev.SMs), dev)) + float64(i)/float64(len(fp.Candidates))
 		order[i] = i
 	}
 	copy(s.Prior, blend(estimates, transferred(fp, work, w, trials, env)))
