@@ -4,19 +4,18 @@ import "math"
 
 // gp is Gaussian-process regression with a Matern 5/2 kernel, one length for each dimension. Inputs lie in [0, 1].
 type gp struct {
-	x       [][]float64
-	y       []float64 // centred
 	lengths []float64
 	noise   float64 // variance, as a share of the signal's
-	chol    []float64
-	alpha   []float64
-	scale   float64 // variance of the signal
+
+	// Of the last fit.
+	chol  []float64
+	n     int
+	scale float64 // variance of the signal
 }
 
-// fit prepares the process for these observations; false where the kernel matrix is not positive definite to working precision.
+// fit factors the kernel matrix of centred observations; false where it is not positive definite to working precision.
 func (g *gp) fit(x [][]float64, y []float64) bool {
 	n := len(x)
-	g.x, g.y = x, y
 	k := make([]float64, n*n)
 	for i := range n {
 		for j := range i {
@@ -27,42 +26,29 @@ func (g *gp) fit(x [][]float64, y []float64) bool {
 	if !cholesky(k, n) {
 		return false
 	}
-	g.chol = k
-	g.alpha = append(g.alpha[:0], y...)
-	forward(k, n, g.alpha)
+	g.chol, g.n = k, n
+	white := append([]float64{}, y...)
+	forward(k, n, white)
+	g.scale = scaleOf(white)
+	return true
+}
+
+// scaleOf is the variance of the signal at its likeliest, from whitened observations.
+func scaleOf(white []float64) float64 {
 	quad := 0.0
-	for _, v := range g.alpha {
+	for _, v := range white {
 		quad += v * v
 	}
-	g.scale = max(quad/float64(n), 1e-10)
-	backward(k, n, g.alpha)
-	return true
+	return max(quad/float64(max(len(white), 1)), 1e-10)
 }
 
 // evidence is the log marginal likelihood with the signal's variance at its best, up to a constant.
 func (g *gp) evidence() float64 {
-	n := len(g.x)
-	e := -0.5 * float64(n) * math.Log(g.scale)
-	for i := range n {
-		e -= math.Log(g.chol[i*n+i])
+	e := -0.5 * float64(g.n) * math.Log(g.scale)
+	for i := range g.n {
+		e -= math.Log(g.chol[i*g.n+i])
 	}
 	return e
-}
-
-// predict returns mean and standard deviation of the value at x, its own noise included: what the kernel of smooth functions does not
-// explain is mostly no error of measurement but the point's own, and may be to its good. work has len(g.x) places.
-func (g *gp) predict(x, work []float64) (mean, sd float64) {
-	n := len(g.x)
-	for i := range n {
-		work[i] = g.kernel(x, g.x[i])
-		mean += work[i] * g.alpha[i]
-	}
-	forward(g.chol, n, work)
-	v := 1 + g.noise
-	for _, w := range work[:n] {
-		v -= w * w
-	}
-	return mean, math.Sqrt(max(v, 1e-12) * g.scale)
 }
 
 func (g *gp) kernel(a, b []float64) float64 {
@@ -130,17 +116,6 @@ func forward(l []float64, n int, b []float64) {
 		s := b[i]
 		for k, v := range l[i*n : i*n+i] {
 			s -= v * b[k]
-		}
-		b[i] = s / l[i*n+i]
-	}
-}
-
-// backward solves L^T v = b in place.
-func backward(l []float64, n int, b []float64) {
-	for i := n - 1; i >= 0; i-- {
-		s := b[i]
-		for k := i + 1; k < n; k++ {
-			s -= l[k*n+i] * b[k]
 		}
 		b[i] = s / l[i*n+i]
 	}

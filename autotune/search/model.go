@@ -27,6 +27,8 @@ func (Model) Start(s *Space, seed uint64) Run {
 	if len(m.features) > 0 {
 		m.process.lengths = slices.Repeat([]float64{1}, len(m.features[0]))
 	}
+	m.posterior = posterior{process: &m.process, features: m.features}
+	m.posterior.reset()
 	return m
 }
 
@@ -41,6 +43,8 @@ type modelled struct {
 	process  gp
 	fitted   int // results when the lengths were last tuned
 	stale    bool
+
+	posterior posterior
 
 	mean, sd []float64 // by point: log time
 	offset   float64   // of the mean function: offset + slope * prior
@@ -146,31 +150,28 @@ func (m *modelled) Promise(share float64) float64 {
 	return sum
 }
 
-// update fits the process to all results, and to the expectation of those that are still out, and predicts every point.
+// update predicts every point from all results, and as if those that are still out came as expected: the next ones are looked for elsewhere.
 func (m *modelled) update() {
 	if !m.stale && m.mean != nil {
 		return
 	}
 	m.stale = false
 	x, y := m.observations()
-	if len(m.results) >= m.fitted+4 || m.fitted == 0 {
-		m.process.tune(x, y, 2)
-		m.fitted = len(m.results)
-	}
-	first := m.mean == nil
-	if first {
+	if m.mean == nil {
 		m.mean, m.sd = make([]float64, len(m.features)), make([]float64, len(m.features))
 	}
-	if ok := m.process.fit(x, y); ok && len(m.pending) > 0 {
-		for _, i := range m.pending { // as if they came out as expected: the next ones are looked for elsewhere
-			mu, _ := m.process.predict(m.features[i], make([]float64, len(x)))
-			x, y = append(x, m.features[i]), append(y, mu)
-		}
-		m.process.fit(x, y)
+	if len(m.results) >= m.fitted+max(4, m.fitted/4) { // the more there are, the less a few more change the lengths
+		m.process.tune(x, y, 2)
+		m.fitted = len(m.results)
+		m.posterior.reset()
 	}
-	work := make([]float64, len(x))
-	for i := range m.features {
-		m.mean[i], m.sd[i] = m.process.predict(m.features[i], work)
+	var points []int
+	for _, r := range m.results {
+		points = append(points, r.Point)
+	}
+	m.posterior.observe(append(points, m.pending...))
+	m.posterior.predict(y, m.mean, m.sd)
+	for i := range m.mean {
 		m.mean[i] += m.prior(i)
 	}
 }
