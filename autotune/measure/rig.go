@@ -296,8 +296,8 @@ func (r *Rig) needScores() error {
 	return r.needMasses(pattern)
 }
 
-// needMasses makes the masses of scores that are a repeated pattern, where page_score would leave them: in one part, for what they hold
-// costs page_select nothing.
+// needMasses makes the masses of scores that are a repeated pattern, where page_score would leave them: in the part of its first block, the
+// others empty, and none behind those of a block an SM.
 func (r *Rig) needMasses(pattern []float32) error {
 	p := r.Problem
 	if p.Batch != 1 || !plan.LeavesMasses(r.Spec) {
@@ -320,6 +320,9 @@ func (r *Rig) needMasses(pattern []float32) error {
 		for head := range p.QHeads {
 			from := int64(set)*r.scores.each/4 + head*r.groups()
 			all[(head*kernel.MassParts+1)*2+1] = float32(before(from+r.groups()) - before(from))
+			for part := 1 + p.SMs; part < kernel.MassParts; part++ {
+				all[(head*kernel.MassParts+part)*2] = float32(math.Inf(-1))
+			}
 		}
 		if err := r.Dev.Write(r.masses.at(set), bytesOf(all)); err != nil {
 			return err

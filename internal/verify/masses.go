@@ -105,6 +105,9 @@ func massesOf(scores []float32, rows Rows, heads, live int) []float32 {
 		for part := range sum {
 			parts[2*part], parts[2*part+1] = float32(shift[part]), float32(sum[part])
 		}
+		for part := len(sum); part < kernel.MassParts && live%2 == 0; part++ {
+			parts[2*part] = float32(math.Inf(-1)) // no block's; else blocks without pages
+		}
 	}
 	return all
 }

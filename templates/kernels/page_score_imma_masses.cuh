@@ -112,7 +112,7 @@ __device__ __forceinline__ void write_other_masses(const PageScoreArgs& args) {
   const int lane = threadIdx.x % 32, rows = args.cache.kv_heads * S::kGroup;
   float2* const masses = reinterpret_cast<float2*>(args.masses);
   for (int part = 1 + blockIdx.x + gridDim.x; part < reduce::kMassParts; part += gridDim.x)
-    for (int row = lane; row < rows; row += 32) masses[static_cast<int64_t>(row) * reduce::kMassParts + part] = make_float2(0.f, 0.f);
+    for (int row = lane; row < rows; row += 32) masses[static_cast<int64_t>(row) * reduce::kMassParts + part] = make_float2(minus_infinity(), 0.f);
 }
 
 // The part of the page that is still filling: heads of one kv head, whose scores this warp has just written; page -1: none.

@@ -28,6 +28,17 @@ struct RowParts {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
   }
+  // In two steps: parts that a usual launch of page_score writes, and the others, unless the last of the first says that there are none.
+  static constexpr int kUsual = 5;
+  __device__ __forceinline__ void load_usual(const float2* row) {
+#pragma unroll
+    for (int i = 0; i < kUsual; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
+  }
+  __device__ __forceinline__ void load_others(const float2* row) {
+    const bool more = __shfl_sync(reduce::kFullWarp, part[kUsual - 1].x, 31) != -reduce::kInfinity;
+#pragma unroll
+    for (int i = kUsual; i < kLoads; ++i) part[i] = more ? load_part(row + 32 * i + threadIdx.x % 32) : make_float2(0.0f, 0.0f);
+  }
   __device__ __forceinline__ float2 sum() const {
     float top = -reduce::kInfinity, all = 0.0f;
 #pragma unroll

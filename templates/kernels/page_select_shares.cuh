@@ -107,7 +107,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   RowParts rows[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
-    if (warp + i * kWarps < HEADS) rows[i].load(masses + (warp + i * kWarps) * reduce::kMassParts);
+    if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
   float score[kAhead][HEADS];
   const auto ask = [&](int first) {
 #pragma unroll
@@ -122,6 +122,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
+      rows[i].load_others(masses + (warp + i * kWarps) * reduce::kMassParts);
       const float2 head = rows[i].sum();
       if (lane == 0) heads[warp + i * kWarps] = head;
     }

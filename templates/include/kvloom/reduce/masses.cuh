@@ -1,6 +1,7 @@
 // Masses of score rows in parts: page_score leaves them beside the scores, so that page_select need not read a row twice. A part is
-// {shift, sum}: sum of 2^(s log2(e) - shift) over its pages; a sum of 0 is no part, NaN says that the row has no masses here. Parts
-// belong to one request: with more, both kernels leave them alone.
+// {shift, sum}: sum of 2^(s log2(e) - shift) over its pages; a sum of 0 is no part, NaN says that the row has no masses here. A shift of
+// -inf says that neither this part nor those behind it are any block's. Parts belong to one request: with more, both kernels leave them
+// alone.
 #pragma once
 
 #include "kvloom/types.cuh"
