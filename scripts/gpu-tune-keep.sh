@@ -22,8 +22,7 @@ for sweep in "$out"/llama-3.1-8b-*.json; do
 done
 if have autotune/lab/sweeps/*.json; then
   rm -rf docs/benchmarks/lab
-  "$K" lab --picture docs/benchmarks/lab >"$out/lab.txt"
-  "$K" lab --json >"$out/lab.json"
+  "$K" lab --picture docs/benchmarks/lab --json >"$out/lab.json"
 fi
 python3 scripts/gpu_tune_doc.py doc "$out" docs/benchmarks/tuning.md
 go build -o "$K" ./cmd/kvloom # with the tables in it

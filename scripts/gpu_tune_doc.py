@@ -82,31 +82,26 @@ def agree(out):
 
 
 def sweeps(out):
-    text, rows = read(out, "lab.txt"), parse(read(out, "lab.json"))
-    if not text or not rows:
+    rows = parse(read(out, "lab.json"))
+    if not rows:
         return None
-    device = ""
+    taken, table = [], "\n| work | workload | best us | within 3 % | default | random | local | model |\n|---|---|---|---|---|---|---|---|\n"
     for path in sorted(glob.glob("autotune/lab/sweeps/*.json")):
         with open(path) as f:
             s = json.load(f)
-        device += f"{s['family']} of {s['model']}, {len(s['candidates'])} candidates and {s['cubins']} different cubins, on an {s['device']['name']} on {s['date']}; "
-    made = paragraph("Every candidate was measured: " + device[:-2] + ". Within 3 % of the best, and regret, in percent of the best time, after a tenth of the "
-                     "space, at the median and the 90th percentile of 100 seeds. All strategies begin with the default. `kvloom lab` prints the rest.")
-    made += "\n| work | workload | best us | within 3 % | default | random | local | model |\n|---|---|---|---|---|---|---|---|\n"
-    ease = {}
-    for line in text.split("\n"):
-        cells = line.split()
-        if len(cells) >= 6 and cells[2].isdigit() and re.fullmatch(r"\d+x\d+", cells[1]):
-            ease[cells[0], cells[1]] = (cells[3], cells[4])
-    for (family, workload), (best, near) in ease.items():
-        at = {r["strategy"]: r for r in rows if (r["family"], r["workload"]) == (family, workload) and abs(r["fraction"] - 0.10) < 1e-9}
-        cell = lambda name: f"{100 * at[name]['regret_median']:.2f}, {100 * at[name]['regret_p90']:.2f}"
-        made += f"| `{family}` | {workload} | {best} | {near} % | {cell('default')} | {cell('random')} | {cell('local')} | {cell('model')} |\n"
-    made += "\n"
-    for path in sorted(glob.glob("docs/benchmarks/lab/*.svg")):
-        name = os.path.basename(path)[:-4]
-        made += f"[{name}](lab/{name}.svg)\n"
-    return made
+        taken.append(f"{s['family']} of {s['model']}, {len(s['candidates'])} candidates and {s['cubins']} different cubins, on an "
+                     f"{s['device']['name']} on {s['date']}")
+        for p in s["points"]:
+            workload, right = f"{p['context']}x{p['batch']}", [us for us in p["us"] if us > 0]
+            at = {r["strategy"]: r for r in rows if (r["family"], r["workload"]) == (s["family"], workload) and abs(r["fraction"] - 0.10) < 1e-9}
+            cells = [f"{100 * at[n]['regret_median']:.2f}, {100 * at[n]['regret_p90']:.2f}" for n in ("default", "random", "local", "model")]
+            near = sum(us <= 1.03 * min(right) for us in right) / len(p["us"])
+            table += f"| `{s['family']}` | {workload} | {min(right):.2f} | {100 * near:.1f} % | " + " | ".join(cells) + " |\n"
+    made = paragraph("Every candidate was measured: " + "; ".join(taken) + ". Of each space the share within 3 % of the best, and regret after a tenth of "
+                     "it in percent of the best time, at the median and the 90th percentile of 100 seeds. All strategies begin with the default. "
+                     "`kvloom lab` prints the rest.")
+    pictures = [os.path.basename(path)[:-4] for path in sorted(glob.glob("docs/benchmarks/lab/*.svg"))]
+    return made + table + "\n" + "\n".join(f"[{name}](lab/{name}.svg)" for name in pictures) + "\n"
 
 
 def three(out):

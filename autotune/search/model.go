@@ -160,7 +160,7 @@ func (m *modelled) update() {
 	if m.mean == nil {
 		m.mean, m.sd = make([]float64, len(m.features)), make([]float64, len(m.features))
 	}
-	if len(m.results) >= m.fitted+max(4, m.fitted/4) { // the more there are, the less a few more change the lengths
+	if len(m.results) >= m.fitted+max(4, m.fitted/8) { // the more there are, the less a few more change the lengths
 		m.process.tune(x, y, 2)
 		m.fitted = len(m.results)
 		m.posterior.reset()
