@@ -52,8 +52,8 @@ func (c *lowering) atomic(result bool) step {
 	c.args(next, next)
 	return func(w *warp, m uint32) {
 		a.addresses(w, m)
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
+		for l := m; l != 0; l &= l - 1 {
+			i := bits.TrailingZeros32(l) & 31
 			p := w.pointer(&a, i, w.addr[i])
 			if p == nil {
 				return
@@ -71,6 +71,9 @@ func (c *lowering) atomic(result bool) step {
 					w.set(dst[k], i, old)
 				}
 			}
+		}
+		if w.watched {
+			w.observed(&a, m)
 		}
 	}
 }

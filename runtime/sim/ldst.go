@@ -109,8 +109,8 @@ func store(p unsafe.Pointer, size int, v uint64) {
 func strongLoad(a access, dst []operand, t ptx.Type, size int) step {
 	return func(w *warp, m uint32) {
 		a.addresses(w, m)
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
+		for l := m; l != 0; l &= l - 1 {
+			i := bits.TrailingZeros32(l) & 31
 			p := w.pointer(&a, i, w.addr[i])
 			if p == nil {
 				return
@@ -127,6 +127,9 @@ func strongLoad(a access, dst []operand, t ptx.Type, size int) step {
 				}
 				w.set(d, i, extendTo(d, t, v))
 			}
+		}
+		if w.watched {
+			w.observed(&a, m)
 		}
 	}
 }

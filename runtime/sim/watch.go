@@ -149,14 +149,9 @@ func (w *warp) synchronise(a *access, m uint32) {
 			continue
 		}
 		s.san.mu.Lock()
-		if !a.write || a.atomic {
-			if a.order.acquire {
-				s.acquire(v)
-			} else if s.latest[v] != v.version {
-				s.pending[v] = v.version
-			}
-		}
+		s.see(a, v)
 		if a.write {
+			own := s.latest[v] == v.version // what it publishes now is then no news to itself
 			switch {
 			case a.order.release:
 				v.publish(s.unit.base, &s.vc, &s.proxy)
@@ -165,11 +160,41 @@ func (w *warp) synchronise(a *access, m uint32) {
 				v.publish(s.unit.base, &s.fence, &s.fenceP)
 				published = true
 			}
+			if own {
+				s.latest[v] = v.version
+			}
 		}
 		s.san.mu.Unlock()
 	}
 	if published {
 		s.tick()
+	}
+}
+
+// see takes over what a variable published, or notes that a fence may: after a load or an atomic. The sanitizer is locked.
+func (s *warpShadow) see(a *access, v *syncVar) {
+	switch {
+	case a.write && !a.atomic:
+	case a.order.acquire:
+		s.acquire(v)
+	case s.latest[v] != v.version:
+		s.pending[v] = v.version
+	}
+}
+
+// observed is called after a strong load or an atomic. It sees once more: a block that another worker runs may have published between the
+// check before the access and the access itself, which then found its value.
+func (w *warp) observed(a *access, m uint32) {
+	s := w.san
+	if s == nil {
+		return
+	}
+	for ; m != 0; m &= m - 1 {
+		if v := s.variable(w, a, w.addr[bits.TrailingZeros32(m)&31]); v != nil {
+			s.san.mu.Lock()
+			s.see(a, v)
+			s.san.mu.Unlock()
+		}
 	}
 }
 
