@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvloom/kvloom/internal/launch"
 )
 
 func encoded(t testing.TB) []byte {
@@ -151,6 +153,10 @@ func TestWriteRefuses(t *testing.T) {
 		{"portable form without PTX", func(b *Bundle) { b.Works[0].Portable = 0; b.Kernels[0].PTX = nil }, "no PTX"},
 		{"division by zero", func(b *Bundle) { b.Kernels[0].Geometry.Grid[0].Per = 0 }, "impossible extent"},
 		{"unknown quantity", func(b *Bundle) { b.Kernels[0].Geometry.Grid[0].Of[0] = "moons" }, "moons"},
+		{"first kernel without a name", func(b *Bundle) { b.Kernels[0].Geometry.First = &launch.First{Block: 256} }, "impossible first kernel"},
+		{"first kernel without counters", func(b *Bundle) {
+			b.Kernels[0].Geometry.First = &launch.First{Entry: "a", Block: 256, Counters: 9}
+		}, "impossible first kernel"},
 		{"block of 2000", func(b *Bundle) { b.Kernels[0].Geometry.Block = 2000 }, "2000 threads"},
 		{"workload twice", func(b *Bundle) { b.Works[1].Points[1].Workload = b.Works[1].Points[0].Workload }, "twice"},
 		{"page size 512 is fine, 0 is not", func(b *Bundle) { b.Model.PageSize = 0 }, "page_size is 0"},
