@@ -10,7 +10,7 @@ import (
 // PageRerankAttend is page_rerank and page_attend in one launch, where candidates and heads fit: an alternative to the two.
 const PageRerankAttend Family = "page_rerank_attend"
 
-// rerankAttendShape is one choice of page_rerank_attend. ring: pages of values that a warp holds, 0 for as many as it has candidates.
+// rerankAttendShape is one choice of page_rerank_attend. ring: pages of keys or values that a warp holds, 0 for as many as it has candidates.
 type rerankAttendShape struct {
 	warps, cluster, blocks, ring int
 }
@@ -21,7 +21,7 @@ func (x rerankAttendShape) rerank() rerankClusterShape {
 
 // rerankAttendShapes, the default first: of lists whose clusters of 8 run at once and those of 16 do not.
 var rerankAttendShapes = []rerankAttendShape{
-	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0},
+	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0}, {4, 8, 4, 2}, {8, 4, 2, 2}, {4, 8, 4, 1},
 }
 
 func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -78,13 +78,7 @@ func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynam
 	if each := newRerankSizes(s, of).each; shape.ring > 0 && shape.ring >= each {
 		return fmt.Sprintf("a warp has %d candidates, a ring of %d pages is no less", each, shape.ring)
 	}
-	if reason := rerankClusterRefusal(s, of, true); reason != "" {
-		return reason
-	}
-	if all := newRerankSizes(s, of).memoryBytes(s, of, true) + 64 + dynamic; all > t.SharedPerBlock || (all+1024)*shape.blocks > t.SharedPerBlock+1024 {
-		return fmt.Sprintf("%d blocks of %d B of shared memory, an SM has %d B", shape.blocks, all, t.SharedPerBlock)
-	}
-	return ""
+	return rerankClusterRefusal(s, t, of, true, dynamic)
 }
 
 func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Candidate {

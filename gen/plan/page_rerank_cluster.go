@@ -26,7 +26,7 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	}
 	for _, shape := range rerankClusterShapes {
 		c := rerankClusterCandidate(s, t, shape)
-		if reason := rerankClusterRefusal(s, shape, false); reason != "" {
+		if reason := rerankClusterRefusal(s, t, shape, false, c.Geometry.DynamicShared); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
 		}
@@ -38,8 +38,8 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 // rerankMost is kMost of page_rerank_cluster: the spec's candidates, rounded up so that a block's threads share them evenly.
 func rerankMost(s *specs.Spec) int { return max(padded(s.Candidates()), 32) }
 
-// rerankClusterRefusal says why a shape cannot be; attends: the cluster attends to what it chooses too.
-func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape, attends bool) string {
+// rerankClusterRefusal says why a shape cannot be; attends: the cluster attends to what it chooses too; dynamic: bytes of shared memory.
+func rerankClusterRefusal(s *specs.Spec, t Target, shape rerankClusterShape, attends bool, dynamic int) string {
 	z := newRerankSizes(s, shape)
 	steps := z.each * s.Cache.PageSize / 16
 	switch {
@@ -52,11 +52,15 @@ func rerankClusterRefusal(s *specs.Spec, shape rerankClusterShape, attends bool)
 	case steps > 8:
 		return fmt.Sprintf("logits of %d candidates of %d tokens a warp do not stay in registers", z.each, s.Cache.PageSize)
 	}
-	if static := z.memoryBytes(s, shape, attends) + 64; static > staticShared {
+	static := z.memoryBytes(s, shape, attends) + 64
+	if static > staticShared {
 		return fmt.Sprintf("exact scores of %d candidates and what %d blocks send need %d B of static shared memory, the limit is %d B", z.held, shape.cluster, static, staticShared)
 	}
-	// Keys of two steps and the query, then values' sums; logits all the while.
-	need := 32 + s.Attention.HeadDim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
+	if all := static + dynamic; all > t.SharedPerBlock || (all+1024)*shape.blocks > t.SharedPerBlock+1024 {
+		return fmt.Sprintf("%d blocks of %d B of shared memory, an SM has %d B", shape.blocks, all, t.SharedPerBlock)
+	}
+	// The query, or values' sums; logits all the while.
+	need := 48 + s.Attention.HeadDim/8*2*z.tiles + steps*z.tiles*4
 	if have := min(65536/(32*shape.warps*shape.blocks)/8*8, 255); need > have {
 		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", need, 32*shape.warps*shape.blocks, have)
 	}
@@ -79,7 +83,7 @@ func newRerankSizes(s *specs.Spec, shape rerankClusterShape) rerankSizes {
 	return z
 }
 
-// holds is attend::Shape's kRingBytes of a warp that holds so many pages of values, 0: of all of its candidates; then its result.
+// holds is attend::Shape's kRingBytes of a warp that holds so many pages of keys or values, 0: of all of its candidates; then its result.
 func (z rerankSizes) holds(s *specs.Spec, ring int) int {
 	if ring == 0 {
 		ring = z.each
@@ -109,6 +113,7 @@ func rerankClusterCandidate(s *specs.Spec, t Target, shape rerankClusterShape) C
 	c.Header, c.Kernel = "kernels/page_rerank_cluster.cuh", "kvloom::page_rerank_cluster"
 	c.Geometry.Grid[0] = launch.Const(int64(shape.cluster))
 	c.Geometry.Block, c.Geometry.Cluster, c.Geometry.Workspace = 32*shape.warps, shape.cluster, nil
+	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape).holds(s, 0)
 	c.Geometry.Dependent = true
 	return c
 }

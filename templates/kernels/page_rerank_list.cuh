@@ -31,7 +31,6 @@ template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMB
 struct ListRerank {
   using Group = Groups<SUMMARY_PAGES>;  // what scores are of and what is proposed
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
-  using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
   static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
   static constexpr int kBlocks = kCluster, kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
@@ -149,20 +148,37 @@ struct ListRerank {
     }
   }
 
-  // The same of the candidates' estimates, in this block alone.
-  __device__ __forceinline__ void sum_estimates(const List& l) const {
+  // Estimates of candidates that this lane sums, of the heads that its warp looks after.
+  static constexpr int kProposed = kMost / SUMMARY_PAGES, kOwnEstimates = (kProposed + 32 * kParts - 1) / (32 * kParts);
+  struct Estimates {
+    float of[kOfWarp][kOwnEstimates];
+  };
+
+  // Asks for them: what they lie at comes with the candidates.
+  __device__ __forceinline__ void ask_estimates(const List& l, Estimates& mine) const {
+    int group[kOwnEstimates];
+#pragma unroll
+    for (int n = 0; n < kOwnEstimates; n++) {
+      const int at = 32 * (n * kParts + part_of()) + lane;
+      group[n] = at < l.proposed ? l.candidates[at] : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++)
+#pragma unroll
+      for (int n = 0; n < kOwnEstimates; n++)
+        mine.of[i][n] = group[n] >= 0 && head_of(i) < HEADS ? l.scores[head_of(i) * l.head_stride + group[n]] : -reduce::kInfinity;
+  }
+
+  // Sums of the candidates' estimates relative to the shifts, in this block alone.
+  __device__ __forceinline__ void sum_estimates(const Estimates& mine) const {
 #pragma unroll
     for (int i = 0; i < kOfWarp; i++) {
       const int h = head_of(i), of = part_of();
       if (h >= HEADS) break;
-      const float* row = l.scores + h * l.head_stride;
       const float shift = memory.shifts[h];
       float sum = 0.0f;
 #pragma unroll
-      for (int base = 0; base < kMost / SUMMARY_PAGES; base += 32 * kParts) {
-        const int at = base + 32 * of + lane;
-        if (at < l.proposed) sum += exp2_approx(fmaf(row[l.candidates[at]], kLog2E, -shift));
-      }
+      for (int n = 0; n < kOwnEstimates; n++) sum += exp2_approx(fmaf(mine.of[i][n], kLog2E, -shift));
       sum = warp_sum(sum);
       if (lane == 0) memory.estimates[h * kParts + of] = sum;
     }
@@ -265,30 +281,22 @@ struct ListRerank {
     if (block >= 0) tokens = min(length - page * PAGE, PAGE);
     const bool chooses = l.count > args.slots;  // else every candidate is attended
     const uint32_t landed_at = ptx::shared_address(&memory.landed);
-    // A step's rows lie in one page: this lane's of page 0.
-    const T* const keys = static_cast<const T*>(cache.k) + l.kv_head * cache.k_head_stride + lane / 4 * cache.k_token_stride;
-    const auto load = [&](Step& step, int n) {
-      const int id = __shfl_sync(reduce::kFullWarp, block, n / kSteps);
-      if (id < 0) {
-        zero_row(step.rows[0]), zero_row(step.rows[1]);
-        return;
-      }
-      const T* row = keys + id * cache.k_block_stride + n % kSteps * 16 * cache.k_token_stride;
-      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row), step.rows[0]);
-      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row + 8 * cache.k_token_stride), step.rows[1]);
-    };
-    Step step[2];
-    load(step[0], 0);
-    if constexpr (kEach * kSteps > 1) load(step[1], 1);
-    const uint32_t ring = (kAttends ? ptx::shared_address(rings) : 0u) + warp * A::kRingBytes;
-    [[maybe_unused]] const ValueLane<HEAD_DIM, A::kRowBytes, T> values(static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride, cache.v_token_stride);
-    const auto copy_page = [&](int i) {
+    // A warp's ring holds the keys of its pages, then the values of those that are chosen.
+    const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
+    const auto copy_page = [&](const RowLane<HEAD_DIM, A::kRowBytes, T>& rows, int64_t block_stride, int64_t token_stride, int i) {
       const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
       const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
 #pragma unroll
       for (int s = 0; s < kSteps; s++)
-        values.copy(ring + (i % kHolds * kSteps + s) * A::kTensorBytes, id * cache.v_block_stride + s * 16 * cache.v_token_stride, live - 16 * s);
+        rows.copy(ring + (i % kHolds * kSteps + s) * A::kTensorBytes, id * block_stride + s * 16 * token_stride, live - 16 * s);
     };
+    const RowLane<HEAD_DIM, A::kRowBytes, T> keys(static_cast<const T*>(cache.k) + l.kv_head * cache.k_head_stride, cache.k_token_stride);
+    const auto copy_keys = [&](int i) { copy_page(keys, cache.k_block_stride, cache.k_token_stride, i); };
+#pragma unroll
+    for (int i = 0; i < kHolds; i++) {
+      copy_keys(i);
+      ptx::commit_copies();
+    }
     if (rank == 0) {
       int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
       const int chosen = min(args.slots, l.count);
@@ -296,25 +304,35 @@ struct ListRerank {
       for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
     }
     if constexpr (!kMet) ptx::cluster_wait<kCluster>();
+    [[maybe_unused]] Estimates estimates;
     if (kMassed && chooses) {
+      ask_estimates(l, estimates);
       sum_rows(l, landed_at);
       __syncthreads();  // the shifts are there
     }
 
     float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
 #pragma unroll
-    for (int n = 0; n < kEach * kSteps; n++) {
-      const int i = n / kSteps, s = n % kSteps;
-      const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
-      step_logits<S>(score, step[n % 2], query, x[i][s]);
-      if (n + 2 < kEach * kSteps) load(step[n % 2], n + 2);
+    for (int i = 0; i < kEach; i++) {
+      ptx::wait_copies<kHolds - 1>();
+      __syncwarp();
 #pragma unroll
-      for (int tile = 0; tile < S::kTiles; tile++)
+      for (int s = 0; s < kSteps; s++) {
+        const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
+        tile_logits<S, A::kRowBytes>(score, ring + (i % kHolds * kSteps + s) * A::kTensorBytes, query, x[i][s]);
 #pragma unroll
-        for (int j = 0; j < 2; j++)
+        for (int tile = 0; tile < S::kTiles; tile++)
 #pragma unroll
-          for (int h = 0; h < 2; h++)
-            if (g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+          for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+              if (g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+      }
+      if constexpr (kHolds < kEach) {
+        __syncwarp();  // every lane has read what the next copies overwrite
+        if (i + kHolds < kEach) copy_keys(i + kHolds);
+      }
+      ptx::commit_copies();
     }
 
     uint32_t taken = (1u << own) - 1;
@@ -345,7 +363,7 @@ struct ListRerank {
       const int low = sinks, high = l.count - (l.pages - recent);
       const int need = args.slots - (l.count - (high - low));
       if constexpr (kMassed) {
-        sum_estimates(l);
+        sum_estimates(estimates);
         ptx::wait_cluster_barrier(landed_at, 0);
         __syncthreads();  // the estimates are summed
         if (__syncthreads_or(!find_units())) {  // rare
@@ -375,10 +393,13 @@ struct ListRerank {
         if (i < own && (n < low || n >= high || all.above(n, sm.keys[n]) < need)) taken |= 1u << i;
       }
     }
+    [[maybe_unused]] const RowLane<HEAD_DIM, A::kRowBytes, T> values(static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride, cache.v_token_stride);
+    [[maybe_unused]] const auto copy_values = [&](int i) { copy_page(values, cache.v_block_stride, cache.v_token_stride, i); };
     if constexpr (kAttends) {
+      __syncwarp();  // every lane has read the keys
 #pragma unroll
       for (int i = 0; i < kHolds; i++) {
-        if (taken >> i & 1) copy_page(i);
+        if (taken >> i & 1) copy_values(i);
         ptx::commit_copies();
       }
     }
@@ -434,7 +455,7 @@ struct ListRerank {
         }
         if constexpr (kHolds < kEach) {
           __syncwarp();  // every lane has read what the next copies overwrite
-          if (i + kHolds < kEach && (taken >> (i + kHolds) & 1)) copy_page(i + kHolds);
+          if (i + kHolds < kEach && (taken >> (i + kHolds) & 1)) copy_values(i + kHolds);
         }
         ptx::commit_copies();
       }
@@ -484,7 +505,7 @@ __device__ __forceinline__ void serve(typename B::Memory& memory, const PageRera
   PageScoreArgs score;
   all.describe(l, blockIdx.z, blockIdx.y, length, score);
   typename B::Query query;
-  load_rows<typename B::S>(score, l.request, l.list, 0, query);
+  load_columns<typename B::S>(score, l.request, l.list, query);
   ptx::wait_for_dependencies();
   const int page = all.find(l, gridDim.y);
   all.template run<false>(rings, attends, l, gridDim.y, length, score, query, page);

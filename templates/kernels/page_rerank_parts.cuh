@@ -1,4 +1,4 @@
-// What page_rerank_list.cuh is made of: sums of rows, exact scores of pages from logits, ranks among keys, copies of values, and stores into
+// What page_rerank_list.cuh is made of: sums of rows, exact scores of pages from logits, ranks among keys, copies of rows, and stores into
 // the other blocks of a cluster.
 #pragma once
 
@@ -84,15 +84,40 @@ __device__ __forceinline__ Mass measure_row(const float* row, int begin, int end
   return reduce::warp_merge<32>(m);
 }
 
-// 16 rows of values of a page to shared memory, by one warp; rows from `tokens` on become zeros.
+// 16 rows of a page to shared memory, by one warp; rows from `tokens` on become zeros.
 template <int HEAD_DIM, int kRowBytes, typename T>
-__device__ __forceinline__ void copy_values(uint32_t to, const T* from, int64_t token_stride, int tokens) {
+__device__ __forceinline__ void copy_rows(uint32_t to, const T* from, int64_t token_stride, int tokens) {
   constexpr int kPieces = HEAD_DIM / 8, kCopies = attend::kTile * kPieces;
 #pragma unroll
   for (int turn = 0; turn < (kCopies + 31) / 32; turn++) {
     const int i = turn * 32 + threadIdx.x % 32, row = i / kPieces, at = i % kPieces;
     if (i < kCopies) ptx::copy16_or_zero(to + row * kRowBytes + at * 16, from + row * token_stride + at * 8, row < tokens);
   }
+}
+
+// The heads of a list as B fragments, for rows whose fragments ldmatrix reads.
+template <class S>
+__device__ __forceinline__ void load_columns(const PageScoreArgs& args, int request, int list, RowQuery<S::kHeadDim, S::kTiles>& query) {
+  const int p = threadIdx.x % 4;
+#pragma unroll
+  for (int tile = 0; tile < S::kTiles; tile++) {
+    const uint8_t* row = query_row<S>(args, request, list, 0, tile);
+#pragma unroll
+    for (int w = 0; w < S::kHeadDim / 8; w++) query.b[tile][w] = row != nullptr ? GlobalBytes{row}.load4(16 * w + 4 * p) : 0u;
+  }
+}
+
+// Base-2 logits of a step, as step_logits has them, from 16 rows of keys in shared memory.
+template <class S, int kRowBytes>
+__device__ __forceinline__ void tile_logits(const PageScoreArgs& args, uint32_t rows, const RowQuery<S::kHeadDim, S::kTiles>& query,
+                                            float (&x)[S::kTiles][2][2]) {
+  using T = typename S::Element;
+  float acc[S::kTiles][4] = {};
+  attend::Fragments<S::kHeadDim, T>::template each_key<kRowBytes>(rows, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++) mma_m16n8k16(acc[tile], a0, a1, a2, a3, query.b[tile][2 * d], query.b[tile][2 * d + 1], T{});
+  });
+  scale_logits<S>(args, acc, x);
 }
 
 // Exact score of a page from the base-2 logits of its tokens, -inf where there is none: the same in all lanes of one column.
@@ -137,15 +162,15 @@ __device__ __forceinline__ void send(const float* to, const float (&v)[N], uint3
   }
 }
 
-// The copies of a lane for 16 rows of values whose pieces fill warps whole: one address, which then only grows.
+// The copies of a lane for 16 rows of keys or values whose pieces fill warps whole: one address, which then only grows.
 template <int HEAD_DIM, int kRowBytes, typename T>
-struct ValueLane {
+struct RowLane {
   static constexpr int kPieces = HEAD_DIM / 8, kRows = 32 / kPieces;
   static constexpr bool kWhole = 32 % kPieces == 0;
   const T* from;     // this lane's row and piece of page 0
   int64_t stride;    // elements between rows
 
-  __device__ __forceinline__ ValueLane(const T* values, int64_t stride) : from(values), stride(stride) {
+  __device__ __forceinline__ RowLane(const T* rows, int64_t stride) : from(rows), stride(stride) {
     if constexpr (kWhole) from += threadIdx.x % 32 / kPieces * stride + threadIdx.x % kPieces * 8;
   }
 
@@ -161,7 +186,7 @@ struct ValueLane {
         next += kRows * stride;
       }
     } else {
-      copy_values<HEAD_DIM, kRowBytes>(to, from + offset, stride, tokens);
+      copy_rows<HEAD_DIM, kRowBytes>(to, from + offset, stride, tokens);
     }
   }
 };

@@ -110,14 +110,9 @@ struct ExactStep {
   }
 };
 
-// Base-2 logits of a step: x[tile][i][h] for token g + 8 i and head 2 p + h.
+// Base-2 logits from dot products, acc as a product leaves it: x[tile][i][h] for token g + 8 i and head 2 p + h.
 template <class S>
-__device__ __forceinline__ void step_logits(const PageScoreArgs& args, const ExactStep<S>& step,
-                                            const RowQuery<S::kHeadDim, S::kTiles>& query, float (&x)[S::kTiles][2][2]) {
-  float acc[S::kTiles][4];
-#pragma unroll
-  for (int tile = 0; tile < S::kTiles; tile++) acc[tile][0] = acc[tile][1] = acc[tile][2] = acc[tile][3] = 0.f;
-  multiply_rows<typename S::Element, S::kHeadDim, S::kTiles>(step.rows[0], step.rows[1], query, acc);
+__device__ __forceinline__ void scale_logits(const PageScoreArgs& args, const float (&acc)[S::kTiles][4], float (&x)[S::kTiles][2][2]) {
   const float unit = S::kSoftcap ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E;
 #pragma unroll
   for (int tile = 0; tile < S::kTiles; tile++)
@@ -128,6 +123,17 @@ __device__ __forceinline__ void step_logits(const PageScoreArgs& args, const Exa
         const float logit = acc[tile][2 * i + h] * unit;
         x[tile][i][h] = S::kSoftcap ? capped_log2(args, logit) : logit;
       }
+}
+
+// Base-2 logits of a step: x[tile][i][h] for token g + 8 i and head 2 p + h.
+template <class S>
+__device__ __forceinline__ void step_logits(const PageScoreArgs& args, const ExactStep<S>& step,
+                                            const RowQuery<S::kHeadDim, S::kTiles>& query, float (&x)[S::kTiles][2][2]) {
+  float acc[S::kTiles][4];
+#pragma unroll
+  for (int tile = 0; tile < S::kTiles; tile++) acc[tile][0] = acc[tile][1] = acc[tile][2] = acc[tile][3] = 0.f;
+  multiply_rows<typename S::Element, S::kHeadDim, S::kTiles>(step.rows[0], step.rows[1], query, acc);
+  scale_logits<S>(args, acc, x);
 }
 
 // Adds terms to a log-sum-exp that is still growing; a NaN makes the sum NaN.

@@ -73,7 +73,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   l.count = pages_of<Group>(candidates, l.proposed, l.pages, args.recent_pages);
   const int page = lane < B::kEach && both.first() + lane < l.count ? page_of<Group>(l, both.first() + lane) : -1;
   typename B::Query query;
-  load_rows<typename B::S>(score, request, list, 0, query);
+  load_columns<typename B::S>(score, request, list, query);
   both.template run<true>(rings, &all.both, l, lists, length, score, query, page);
   if (threadIdx.x == 0) mbarrier_invalidate(&listed);
 }
