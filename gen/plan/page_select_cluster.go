@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kvloom/kvloom/specs"
 )
@@ -18,7 +17,7 @@ type selectClusterShape struct {
 // take turns.
 var selectClusterShapes = []selectClusterShape{
 	{512, 8, 2}, {512, 8, 4}, {1024, 8, 4}, {512, 16, 4}, {512, 8, 8}, {512, 16, 8}, {1024, 8, 1}, {256, 8, 4}, {512, 4, 4}, {512, 16, 2},
-	{512, 2, 8}, {1024, 2, 4}, {512, 2, 4},
+	{1024, 2, 4}, {512, 2, 8}, {512, 2, 4}, {512, 4, 2}, {512, 8, 1},
 }
 
 // clustersOf16 is how many clusters of 16 blocks run at once on 132 SMs with a block an SM; an eighth waits for the first.
@@ -59,9 +58,9 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 		waits := c.Param("cluster") == 16 && s.Attention.KVHeads > clustersOf16
 		return c.Param("threads")*c.Param("cluster")*c.Param("pages") >= row && !waits
 	}
-	if i := slices.IndexFunc(candidates, holds); i > 0 {
-		first := candidates[i]
-		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
+	candidates = lead(candidates, holds)
+	if 4*mostLists(s) > t.SMs { // 64 lists of 8192 pages: 7.9 us, where clusters of 8 take 19.8
+		candidates = lead(candidates, func(c Candidate) bool { return c.Param("cluster") == 2 && holds(c) })
 	}
 	return candidates, rejected
 }

@@ -41,3 +41,20 @@ func TestSelectDefaultHoldsTheLongestRow(t *testing.T) {
 		})
 	}
 }
+
+func TestSelectOfManyListsTakesSmallClusters(t *testing.T) {
+	for _, tt := range []struct {
+		reason  string
+		batch   int
+		cluster int
+	}{
+		{"32 lists: clusters of 8, as of one request", 4, 8},
+		{"64 lists: two blocks each are all that run at once", 8, 2},
+	} {
+		s := listSpec(32, 8, 131072, "share_average")
+		s.Workloads = []specs.Workload{{Context: 131072, Batch: tt.batch}}
+		if c := planPageSelect(s, Targets["sm_90a"]).Candidates[0]; c.Param("cluster") != tt.cluster {
+			t.Errorf("%s: the default is %s", tt.reason, c.ID())
+		}
+	}
+}
