@@ -36,15 +36,15 @@ var combinations = []combination{
 	{[]string{"locks.scorer"}, []string{"locks.scorer"}, faultScorer},
 	{[]string{"cache.dtype", "cache.page_size", "locks.rank", "locks.basis_bits", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
 		[]string{"locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"}, faultForm},
-	{[]string{"cache.page_size", "cache.dtype", "locks.summary_tokens", "locks.rerank", "locks.scorer", "locks.basis", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
+	{[]string{"cache.page_size", "cache.dtype", "locks.summary_tokens", "locks.rerank", "locks.scorer", "locks.coefficient_bits", "locks.centroid_bits", "locks.scale_group"},
 		[]string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
-	{[]string{"cache.page_size", "locks.rank", "locks.basis"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
-		if s.Locks.Basis != "query_weighted" || s.Cache.PageSize == 16 && s.Locks.Rank <= 8 {
+	{[]string{"cache.page_size", "locks.rank", "locks.basis", "locks.summary_tokens"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
+		if tokens := s.SummaryTokens(); s.Locks.Basis != "query_weighted" || tokens > 16 || tokens == 16 && s.Locks.Rank <= 8 {
 			return ""
 		}
-		return fmt.Sprintf("locks.basis query_weighted is built for pages of 16 tokens and ranks up to 8, not for pages of %d at rank %d; use svd", s.Cache.PageSize, s.Locks.Rank)
+		return fmt.Sprintf("locks.basis query_weighted is built for summaries of 16 tokens and ranks up to 8, and of 32, 64 and 128, not of %d at rank %d; use svd", s.SummaryTokens(), s.Locks.Rank)
 	}},
 	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultQuantised},
 	{[]string{"cache.dtype", "locks.summaries"}, []string{"locks.summaries"}, faultSummaries},
@@ -135,8 +135,6 @@ func faultSummaryTokens(s *Spec, _ *decoder) string {
 		return fmt.Sprintf(built, tokens, "with cache.dtype "+s.Cache.DType, page)
 	case !l.RecordForm().Plain():
 		return fmt.Sprintf(built, tokens, "with 4-bit coefficients, 4-bit centroids or scale_group 16", page)
-	case l.Basis != "svd":
-		return fmt.Sprintf(built, tokens, "with locks.basis "+l.Basis, page)
 	}
 	return ""
 }

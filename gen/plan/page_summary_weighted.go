@@ -11,11 +11,23 @@ import (
 // QueryWeighted is the basis that is fitted to the keys as the queries see them.
 const QueryWeighted = "query_weighted"
 
-// planWeightedSummary plans page_summary with query-weighted bases: the direct form alone, which has pages of 16 tokens and ranks up to 8.
+// planWeightedSummary plans page_summary with query-weighted bases: the direct form, which has pages of 16 tokens and ranks up to 8, and for
+// more tokens the block's.
 func planWeightedSummary(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: PageSummary, Cost: weightedCost(s)}
 	for _, form := range []Form{Hopper, Portable} {
 		if form == Hopper && t.Arch != "sm_90a" && t.Arch != "sm_90" {
+			continue
+		}
+		if s.SummaryTokens() > 16 {
+			for _, choice := range summaryBlockChoices[s.SummaryTokens()] {
+				c := weightedBlockCandidate(s, t, form, choice)
+				if reason := summaryRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
+					p.Rejected = append(p.Rejected, Rejected{c, reason})
+					continue
+				}
+				p.Candidates = append(p.Candidates, c)
+			}
 			continue
 		}
 		if s.SummaryTokens() != 16 || s.Locks.Rank > tridiagonalMaxRank {
@@ -73,6 +85,22 @@ func weightedCandidate(s *specs.Spec, t Target, form Form, choice summaryParams,
 	// Blocks of each KV head: as many as have four pages for each warp, and one for a few pages.
 	c.Geometry.Grid[0] = launch.Extent{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: int64(4 * choice.warps),
 		AtMost: int64(t.SMs * choice.blocks)}
+	return c
+}
+
+// weightedBlockCandidate is the block's candidate with the keys times the factor beside the keys.
+func weightedBlockCandidate(s *specs.Spec, t Target, form Form, choice summaryParams) Candidate {
+	c := summaryCandidate(s, t, form, choice)
+	c.Key += " weighted"
+	c.Params = append(c.Params, Param{"weighted", 1})
+	tokens := s.SummaryTokens()
+	c.Geometry.DynamicShared += roundUp(tokens*(2*s.Attention.HeadDim+16)+4*s.Locks.Rank, 16)
+	c.Constants = slices.DeleteFunc(c.Constants, func(k Constant) bool { return k.Name == "kSharedBytes" || k.Name == "FORM" })
+	record := formConstants(s)
+	if len(record) == 0 {
+		record = []Constant{{"FORM", "kvloom::PlainForm"}}
+	}
+	c.Constants = append(append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)}), append(record, Constant{"WEIGHTED", "true"})...)
 	return c
 }
 

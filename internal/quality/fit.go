@@ -10,7 +10,8 @@ import (
 type fitted struct {
 	Setting
 	reference.PageScorer
-	coarse *reference.PageLocal // summaries of groups of pages, for the two-level scan
+	coarse   *reference.PageLocal // summaries of groups of pages, for the two-level scan
+	together int                  // pages that are proposed together
 }
 
 // estimates reports whether the score is meant as a log-sum-exp.
@@ -78,7 +79,10 @@ func (l *layer) fitTo(o Options, a aid, head, page int, keys []float64) []fitted
 func (f *fitting) add(s Setting, p reference.PageScorer) {
 	s.PageSize = f.page
 	for _, scan := range f.scans(s.Scorer, s.Float) {
-		one := fitted{Setting: s, PageScorer: p}
+		one := fitted{Setting: s, PageScorer: p, together: 1}
+		if form, err := reference.ParseForm(s.Form); err == nil && form.Together {
+			one.together = form.Pages
+		}
 		if scan != FullScan {
 			one.Scan = scan
 		}

@@ -60,7 +60,7 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 						if at == len(tallies) {
 							tallies = append(tallies, newTally(f, rule, budget, factor))
 						}
-						lists := t.choose(proposals, f.ruleOf(rule), factor)
+						lists := t.choose(proposals, f.ruleOf(rule), factor, f.together)
 						if l.device != nil {
 							lists = l.device.listsOf(deviceKey{page, n, rule, budget, factor}, i, head, l.kvHeads)
 						}
@@ -81,11 +81,15 @@ type stateKey struct {
 	rule  reference.Combine
 }
 
-// choose makes one list a proposal.
-func (t truth) choose(proposals []proposal, rule reference.Combine, factor float64) [][]int32 {
+// choose makes one list a proposal. Pages are proposed one by one, or so many together.
+func (t truth) choose(proposals []proposal, rule reference.Combine, factor float64, together int) [][]int32 {
 	var lists [][]int32
 	exact := rule.Rows(t.exact, len(t.exact))
 	for i, p := range proposals {
+		if together > 1 {
+			lists = append(lists, t.budget.RerankGroups(rule, p.rows, exact[i], factor, together))
+			continue
+		}
 		lists = append(lists, t.budget.Rerank(rule, p.rows, exact[i], factor, p.allowed))
 	}
 	return lists

@@ -17,6 +17,7 @@ type Form struct {
 	Grouped         bool // the basis has a scale every GroupDims dims of a column, else one a column
 	Weighted        bool // query-weighted basis
 	Pages           int  // that one summary serves
+	Together        bool // they are scored and proposed to the exact rerank together, as kernels do; else one by one
 }
 
 // GroupDims is the dims that share a scale where scales are grouped; it divides every head dim.
@@ -27,14 +28,15 @@ func PlainForm(rank, basisBits int) Form {
 	return Form{Rank: rank, BasisBits: basisBits, CoefficientBits: 8, CentroidBits: 8, Pages: 1}
 }
 
-var formPattern = regexp.MustCompile(`^r(\d+)(?:i(\d+))?(?:c(\d+))?(?:m(\d+))?(s16)?(w)?(?:p(\d+))?$`)
+var formPattern = regexp.MustCompile(`^r(\d+)(?:i(\d+))?(?:c(\d+))?(?:m(\d+))?(s16)?(w)?(?:([pg])(\d+))?$`)
 
 // ParseForm reads what String writes: r2c4s16w is rank 2, a 4-bit basis with scales per 16 dims, 4-bit coefficients, query-weighted.
-// i says the basis's bits, c the coefficients', m the centroid's, p the pages that one summary serves; left out they are 4, 8, 8, 1.
+// i says the basis's bits, c the coefficients', m the centroid's, p the pages that one summary serves; left out they are 4, 8, 8, 1. g for p:
+// those pages are proposed together.
 func ParseForm(text string) (Form, error) {
 	m := formPattern.FindStringSubmatch(text)
 	if m == nil {
-		return Form{}, fmt.Errorf("form %q is none; write rank r1 to r16, then as needed i2, i4, i8 or i16 (basis bits), c4, m4, s16, w and p2 to p4, in this order, as in r2c4s16w", text)
+		return Form{}, fmt.Errorf("form %q is none; write rank r1 to r16, then as needed i2, i4, i8 or i16 (basis bits), c4, m4, s16, w and p2 to p4 or g2 to g4, in this order, as in r2c4s16w", text)
 	}
 	number := func(s string, otherwise int) int {
 		if n, err := strconv.Atoi(s); err == nil {
@@ -43,7 +45,7 @@ func ParseForm(text string) (Form, error) {
 		return otherwise
 	}
 	f := Form{Rank: number(m[1], 0), BasisBits: number(m[2], 4), CoefficientBits: number(m[3], 8), CentroidBits: number(m[4], 8),
-		Grouped: m[5] != "", Weighted: m[6] != "", Pages: number(m[7], 1)}
+		Grouped: m[5] != "", Weighted: m[6] != "", Pages: number(m[8], 1), Together: m[7] == "g"}
 	oneOf := func(what string, got int, allowed ...int) error {
 		for _, a := range allowed {
 			if got == a {
@@ -83,7 +85,7 @@ func (f Form) String() string {
 		text += "w"
 	}
 	if f.Pages != 1 {
-		text += fmt.Sprintf("p%d", f.Pages)
+		text += fmt.Sprintf("%s%d", map[bool]string{false: "p", true: "g"}[f.Together], f.Pages)
 	}
 	return text
 }

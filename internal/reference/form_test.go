@@ -80,9 +80,14 @@ func TestFormRecords(t *testing.T) {
 }
 
 func TestParseForm(t *testing.T) {
-	got, err := ParseForm("r3i8c4m4s16wp2")
-	if diff := cmp.Diff(Form{3, 8, 4, 4, true, true, 2}, got); diff != "" || err != nil {
-		t.Error(err, diff)
+	for text, want := range map[string]Form{
+		"r3i8c4m4s16wp2": {3, 8, 4, 4, true, true, 2, false},
+		"r2wg4":          {2, 4, 8, 8, false, true, 4, true},
+	} {
+		got, err := ParseForm(text)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil || got.String() != text {
+			t.Error(err, got, diff)
+		}
 	}
 	for text, want := range map[string]string{"": "is none", "4": "is none", "r4x": "is none", "r0": "rank 0", "r17": "rank 17", "r4i3": "a basis of 3",
 		"r4c2": "coefficients of 2", "r4m2": "a centroid of 2", "r1p5": "pages a summary of 5"} {

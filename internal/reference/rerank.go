@@ -1,6 +1,11 @@
 package reference
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/kvloom/kvloom/specs"
+)
 
 // Candidates is how many pages an exact rerank looks at: ceil(factor x slots).
 func (b Budget) Candidates(factor float64) int {
@@ -37,6 +42,37 @@ func (b Budget) Rerank(rule Combine, estimate, exact [][]float64, factor float64
 		of[i] = values[j]
 	}
 	chosen := b.Choose(of) // the first candidates are the sink pages, the last the recent ones
+	for i, at := range chosen {
+		chosen[i] = candidates[at]
+	}
+	return chosen
+}
+
+// RerankGroups is Rerank where summaries are of groups of pages: the log-sum-exp of a group's estimates is the group's, groups are proposed, of
+// as many pages, and exact scores of their pages replace the groups' estimates.
+func (b Budget) RerankGroups(rule Combine, estimate, exact [][]float64, factor float64, pages int) []int32 {
+	s := specs.Spec{Cache: specs.Cache{PageSize: 1}, Locks: specs.Locks{SummaryTokens: pages, Rerank: factor,
+		AlwaysKeep: specs.Keep{SinkPages: b.SinkPages, RecentPages: b.RecentPages}}}
+	groups := make([][]float64, len(estimate))
+	for g, row := range estimate {
+		for group := range slices.Chunk(row, pages) {
+			groups[g] = append(groups[g], LSE(group))
+		}
+	}
+	proposed := Budget{s.ProposalsFor(b.Slots), s.SinkGroups(), s.RecentGroups()}.Choose(rule.Values(groups))
+	candidates := (&Cache{SummaryPages: pages}).GroupPages(proposed, len(estimate[0]))
+	mixed := make([][]float64, len(estimate))
+	for g := range estimate {
+		for _, page := range candidates {
+			mixed[g] = append(mixed[g], exact[g][page])
+		}
+		for group, s := range groups[g] {
+			if _, ok := slices.BinarySearch(proposed, int32(group)); !ok {
+				mixed[g] = append(mixed[g], s)
+			}
+		}
+	}
+	chosen := b.Choose(rule.Values(mixed)[:len(candidates)])
 	for i, at := range chosen {
 		chosen[i] = candidates[at]
 	}

@@ -78,3 +78,44 @@ func TestRerank(t *testing.T) {
 		t.Errorf("pages that are NaN: %s", diff)
 	}
 }
+
+// TestRerankGroups: groups of one page are pages; where all groups are proposed, exact scores choose; and a page is among the candidates that
+// its own estimate would not propose, because its neighbour's proposes both.
+func TestRerankGroups(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 3))
+	const pages, heads = 41, 3 // the last group is short
+	row := func() (r [][]float64) {
+		for range heads {
+			one := make([]float64, pages)
+			for i := range one {
+				one[i] = 3 * rng.NormFloat64()
+			}
+			r = append(r, one)
+		}
+		return r
+	}
+	b := Budget{Slots: 6, SinkPages: 1, RecentPages: 2}
+	for range 50 {
+		estimate, exact := row(), row()
+		for _, rule := range []Combine{ShareAverage, GroupMax, GroupMass, PeakNormalised} {
+			if diff := cmp.Diff(b.Rerank(rule, estimate, exact, 2, nil), b.RerankGroups(rule, estimate, exact, 2, 1)); diff != "" {
+				t.Fatalf("%s, groups of one page (-Rerank +RerankGroups):\n%s", rule, diff)
+			}
+			for _, n := range []int{2, 4} {
+				if diff := cmp.Diff(b.Choose(rule.Values(exact)), b.RerankGroups(rule, estimate, exact, 7, n)); diff != "" {
+					t.Fatalf("%s, all groups of %d (-exact +got):\n%s", rule, n, diff)
+				}
+				got := b.RerankGroups(rule, estimate, exact, 1.5, n)
+				if len(got) != b.Slots || got[0] != 0 || got[4] != pages-2 || got[5] != pages-1 {
+					t.Fatalf("%s, groups of %d: %v", rule, n, got)
+				}
+			}
+		}
+	}
+	low := make([]float64, 12)
+	estimate, exact := append([]float64{}, low...), append([]float64{}, low...)
+	estimate[6], exact[7] = 9, 9
+	if got := (Budget{Slots: 1}).RerankGroups(ShareAverage, [][]float64{estimate}, [][]float64{exact}, 2, 2); got[0] != 7 {
+		t.Errorf("page %d is chosen, 7 is best and lies beside what is proposed", got[0])
+	}
+}

@@ -6,12 +6,14 @@
 #pragma once
 
 #include "kernels/page_summary_common.cuh"
+#include "kernels/page_summary_weights.cuh"
 #include "kvloom/linalg/tridiagonal.cuh"
 
 namespace kvloom {
 
-// T: the cache's elements; Key: as shared memory holds them.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, class FORM = PlainForm>
+// T: the cache's elements; Key: as shared memory holds them. WEIGHTED: page_summary_weights.cuh; rows of keys times the head's factor lie
+// beside the keys.
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, class FORM = PlainForm, bool WEIGHTED = false>
 struct BlockBuild {
   using Key = typename Compute<T>::type;
   using Group = Groups<FORM::kPages>;
@@ -37,7 +39,9 @@ struct BlockBuild {
   static constexpr int kMu = (kEigen + Eigen::kFloats * 4 + 15) / 16 * 16;         // f32 [HEAD_DIM]
   static constexpr int kScales = kMu + HEAD_DIM * 4;                               // Scale [RANK + 1], the centroid's last
   static constexpr int kTops = kScales + (RANK + 1) * 8;                           // uint32 [kNumWarps]
-  static constexpr int kBytes = (kTops + kNumWarps * 4 + 15) / 16 * 16;
+  static constexpr int kWeighed = (kTops + kNumWarps * 4 + 15) / 16 * 16;          // bf16 [PAGE][kRowBytes]: centred keys times the factor
+  static constexpr int kLengths = kWeighed + PAGE * kRowBytes;                     // f32 [RANK]: of D^T u
+  static constexpr int kBytes = WEIGHTED ? (kLengths + RANK * 4 + 15) / 16 * 16 : kWeighed;
 
   uint8_t* shared;
 
@@ -96,6 +100,71 @@ struct BlockBuild {
       }
       mu()[2 * pair] = fmaf(x, 1.f / PAGE, ox);
       mu()[2 * pair + 1] = fmaf(y, 1.f / PAGE, oy);
+    }
+    __syncthreads();
+  }
+
+  // Y = D L, row by row: each warp takes strips of 16 rows and blocks of 16 columns. L is zero above the diagonal.
+  __device__ __forceinline__ void weigh(const uint8_t* factor, float down) const {
+    using Factor = WeightFactor<HEAD_DIM>;
+    constexpr int kSteps = HEAD_DIM / 16;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+    const uint4* blocks = reinterpret_cast<const uint4*>(factor) + lane;
+#pragma unroll 1
+    for (int job = warp; job < PAGE / 16 * kSteps; job += kNumWarps) {
+      const int strip = job / kSteps * 16, n = job % kSteps;
+      float y[2][4] = {};
+#pragma unroll 2
+      for (int k = n; k < kSteps; k++) {
+        const float2 centre[2] = {*reinterpret_cast<const float2*>(mu() + 16 * k + 2 * p),
+                                  *reinterpret_cast<const float2*>(mu() + 16 * k + 8 + 2 * p)};
+        uint32_t r[4];
+        SplitPair a[4];
+        load_tile(r, row(strip + lane % 16) + k * 32 + lane / 16 * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[i] = split<Key>(r[i], down, centre[i / 2]);
+        const uint4 b = __ldg(blocks + Factor::block(k, n) * 32);
+        mma_m16n8k16(y[0], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.x, b.y, bf16{});
+        mma_m16n8k16(y[1], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.z, b.w, bf16{});
+        mma_m16n8k16(y[0], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.x, b.y, bf16{});
+        mma_m16n8k16(y[1], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.z, b.w, bf16{});
+      }
+      uint8_t* to = shared + kWeighed + (strip + g) * kRowBytes + n * 32 + 4 * p;
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        *reinterpret_cast<uint32_t*>(to + 16 * half) = bf16_pair(y[half][0], y[half][1]);
+        *reinterpret_cast<uint32_t*>(to + 16 * half + 8 * kRowBytes) = bf16_pair(y[half][2], y[half][3]);
+      }
+    }
+    __syncthreads();
+  }
+
+  // Y Y^T, as form_gram shares it out.
+  __device__ __forceinline__ void form_weighted_gram() const {
+    constexpr int kGroup = 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+    const uint8_t* rows = shared + kWeighed + lane % 16 * kRowBytes + lane / 16 * 16;
+#pragma unroll 1
+    for (int job = warp; job < PAGE / 16 * (PAGE / kGroup); job += kNumWarps) {
+      const int strip = job / (PAGE / kGroup) * 16, left = job % (PAGE / kGroup) * kGroup;
+      float acc[kGroup / 8][4] = {};
+#pragma unroll 2
+      for (int k = 0; k < HEAD_DIM / 16; k++) {
+        uint32_t a[4], b[4];
+        load_tile(a, rows + strip * kRowBytes + k * 32);
+#pragma unroll
+        for (int n = 0; n < kGroup / 8; n += 2) {
+          load_tile(b, rows + (left + 8 * n) * kRowBytes + k * 32);
+          mma_m16n8k16(acc[n], a[0], a[1], a[2], a[3], b[0], b[2], bf16{});
+          mma_m16n8k16(acc[n + 1], a[0], a[1], a[2], a[3], b[1], b[3], bf16{});
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kGroup / 8; n++) {
+        float* out = gram() + (strip + g) * kGramStride + left + 8 * n + 2 * p;
+        *reinterpret_cast<float2*>(out) = make_float2(acc[n][0], acc[n][1]);
+        *reinterpret_cast<float2*>(out + 8 * kGramStride) = make_float2(acc[n][2], acc[n][3]);
+      }
     }
     __syncthreads();
   }
@@ -165,7 +234,7 @@ struct BlockBuild {
       for (int j = 0; j < kColumns; j++) {
         if (first + j >= RANK) break;
         const float lambda = eigen.values[first + j];
-        const float inverse = lambda > kRankTolerance * longest && longest > 0.f ? rsqrtf(lambda) : 0.f;
+        const float inverse = lambda > kRankTolerance * longest && longest > 0.f ? (WEIGHTED ? 1.f : rsqrtf(lambda)) : 0.f;
         *reinterpret_cast<float2*>(out + (first + j) * HEAD_DIM + 2 * pair) = make_float2(v[j].x * inverse, v[j].y * inverse);
       }
     }
@@ -175,6 +244,24 @@ struct BlockBuild {
 #pragma unroll
     for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
     return x;
+  }
+
+  __device__ __forceinline__ float* lengths() const { return reinterpret_cast<float*>(shared + kLengths); }
+
+  // Brings D^T u to length 1, a warp a column, and keeps the length.
+  __device__ __forceinline__ void normalise() const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int j = warp; j < RANK; j += kNumWarps) {
+      float* x = reinterpret_cast<float*>(shared + kBasis) + j * HEAD_DIM;
+      float sum = 0.f;
+      for (int i = lane; i < HEAD_DIM; i += 32) sum = fmaf(x[i], x[i], sum);
+#pragma unroll
+      for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+      const float inverse = sum > 0.f ? rsqrtf(sum) : 0.f;
+      for (int i = lane; i < HEAD_DIM; i += 32) x[i] *= inverse;
+      if (lane == 0) lengths()[j] = sum * inverse;
+    }
+    __syncthreads();
   }
 
   // Scales of V's columns and of the centroid, a warp each.
@@ -195,17 +282,17 @@ struct BlockBuild {
     }
   }
 
-  // C = D V, a warp a token, with its codes and scale.
-  __device__ __forceinline__ void coefficients(PageScale power) const {
+  // C = D V, or of a weighted basis u times the lengths of D^T u, a warp a token, with its codes and scale.
+  __device__ __forceinline__ void coefficients(const Eigen& eigen, PageScale power) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float* basis = reinterpret_cast<const float*>(shared + kBasis);
     uint8_t* record = shared + kRecord;
 #pragma unroll 1
     for (int t = warp; t < PAGE; t += kNumWarps) {
-      float c[RANK], mine = 0.f;
+      float c[RANK], mine = WEIGHTED && lane < RANK ? eigen.vectors[lane * Eigen::kVectorStride + t] * lengths()[lane] : 0.f;
 #pragma unroll
       for (int j = 0; j < RANK; j++) c[j] = 0.f;
-      for (int pair = lane; pair < HEAD_DIM / 2; pair += 32) {
+      for (int pair = lane; !WEIGHTED && pair < HEAD_DIM / 2; pair += 32) {
         const float2 key = unpack(key_pair(t, pair), Key{}), centre = *reinterpret_cast<const float2*>(mu() + 2 * pair);
         const float x = fmaf(key.x, power.down, -centre.x), y = fmaf(key.y, power.down, -centre.y);
 #pragma unroll
@@ -215,7 +302,7 @@ struct BlockBuild {
         }
       }
 #pragma unroll
-      for (int j = 0; j < RANK; j++) {
+      for (int j = 0; !WEIGHTED && j < RANK; j++) {
         const float sum = warp_sum(c[j]);
         if (lane == j) mine = sum;
       }
@@ -235,10 +322,15 @@ struct BlockBuild {
     load(args.cache, item.keys, item.table, aligned);
     const PageScale power = this->power(args.cache);
     const bool finite = power.down > 0.f;
+    Eigen eigen(reinterpret_cast<float*>(shared + kEigen));
     if (finite) {
-      Eigen eigen(reinterpret_cast<float*>(shared + kEigen));
       centroid(power.down);
-      form_gram(power.down);
+      if constexpr (WEIGHTED) {
+        weigh(static_cast<const uint8_t*>(args.weights) + static_cast<int64_t>(item.head) * WeightFactor<HEAD_DIM>::kBytes, power.down);
+        form_weighted_gram();
+      } else {
+        form_gram(power.down);
+      }
       eigen.run(gram());
       clear(kRecord, Layout::kBytes);
       basis(eigen, power.down);
@@ -248,8 +340,9 @@ struct BlockBuild {
       clear(kMu, HEAD_DIM * 4);
     }
     __syncthreads();
+    if constexpr (WEIGHTED) normalise();
     find_scales(power.up);
-    if (finite) coefficients(power);
+    if (finite) coefficients(eigen, power);
     __syncthreads();
     uint8_t* record = shared + kRecord;
     pack_basis<HEAD_DIM, PAGE, RANK, BITS>(record, reinterpret_cast<const float*>(shared + kBasis), scales(), threadIdx.x, kThreads);
@@ -262,9 +355,10 @@ struct BlockBuild {
 };
 
 // Grid: x shares the (page, head) items of one request, y the requests. Any grid is right.
-template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes, class FORM = PlainForm>
+template <int HEAD_DIM, int PAGE, int RANK, int BITS, class T, int kNumWarps, int kSharedBytes, class FORM = PlainForm,
+          bool WEIGHTED = false>
 __device__ __forceinline__ void page_summary_block(const PageSummaryArgs& args) {
-  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, T, kNumWarps, FORM>;
+  using Build = BlockBuild<HEAD_DIM, PAGE, RANK, BITS, T, kNumWarps, FORM, WEIGHTED>;
   using Group = typename Build::Group;
   static_assert(Build::kBytes == kSharedBytes, "the launch geometry gives the block exactly what it lays out");
   extern __shared__ __align__(128) uint8_t shared[];

@@ -49,22 +49,23 @@ struct BuildItem {
   int64_t keys;    // elements from cache.k; of a group, of its head in block 0
   int64_t record;  // bytes from summaries
   bool valid;
+  int head;
   const int32_t* table;  // of a group: its first page's entry
 };
 
 template <class Group = Groups<1>>
 __device__ __forceinline__ BuildItem build_item(const PageSummaryArgs& args, int request, BuildRange range, int item) {
-  if (item >= range.items) return {0, 0, false, nullptr};
+  if (item >= range.items) return {0, 0, false, 0, nullptr};
   const int page = range.first + item / args.cache.kv_heads, head = item % args.cache.kv_heads;
   if constexpr (Group::kPages > 1) {
     const int32_t* row = args.cache.block_table + request * args.cache.table_stride;
     const int64_t last = row[Group::column(page)];
-    return {head * args.cache.k_head_stride, last * args.summary_block_stride + head * args.summary_head_stride, last >= 0, row + page * Group::kPages};
+    return {head * args.cache.k_head_stride, last * args.summary_block_stride + head * args.summary_head_stride, last >= 0, head, row + page * Group::kPages};
   }
   const int64_t at = request * args.cache.table_stride + page, block = args.cache.block_table[at];
   const int64_t rows = args.cache.row_table != nullptr ? args.cache.row_table[at] : block;
   return {rows * args.cache.k_block_stride + head * args.cache.k_head_stride,
-          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0 && rows >= 0, nullptr};
+          block * args.summary_block_stride + head * args.summary_head_stride, block >= 0 && rows >= 0, head, nullptr};
 }
 
 // How keys of T are addressed.
