@@ -136,7 +136,7 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 	if shape.shares {
 		capacity := shareCapacity(of, shape.warps*ring/4)
 		c.Constants = append(c.Constants, Constant{"kShareCapacity", fmt.Sprint(capacity)})
-		c = withShares(s, c, of, capacity, selectSlices(s, shape.cluster)[0])
+		c = withShares(s, c, of, capacity, selectSlices(s, shape.cluster))
 	}
 	return c
 }

@@ -21,12 +21,11 @@ const selectSharesLeast = 1 << 17
 // selectRanks is select::kMostRanks: blocks of a list that the counts have room for.
 const selectRanks = 16
 
-// selectSlices are the parts of a cluster block's pages that a block of the first launch may have: about as many blocks as there are SMs,
-// or twice as many.
-func selectSlices(s *specs.Spec, cluster int) []int {
+// selectSlices is how many blocks of the first launch share the pages of a block of the second: about as many blocks as there are SMs.
+// Twice as many gained nothing.
+func selectSlices(s *specs.Spec, cluster int) int {
 	const sms = 132
-	one := max(sms/(s.Attention.KVHeads*cluster), 1)
-	return []int{one, 2 * one}
+	return max(sms/(s.Attention.KVHeads*cluster), 1)
 }
 
 // shareCapacity is the longest row whose values a cluster holds, `words` of each block.
@@ -41,13 +40,13 @@ func withShares(s *specs.Spec, c Candidate, of selectClusterShape, capacity, par
 	turns := (longestRow(s) + blocks*selectSharesThreads - 1) / (blocks * selectSharesThreads)
 	c.Params = append(c.Params, Param{"slices", parts})
 	c.First = &First{Kernel: "kvloom::page_select_shares", Constants: []Constant{
-		{"PAGE", fmt.Sprint(s.Cache.PageSize)},
+		{"PAGE", fmt.Sprint(s.SummaryTokens())},
 		{"HEADS", fmt.Sprint(heads)},
 		{"kThreads", fmt.Sprint(selectSharesThreads)},
 		{"kCluster", fmt.Sprint(of.cluster)},
 		{"kCapacity", fmt.Sprint(capacity)},
 		{"kSlices", fmt.Sprint(parts)},
-		{"kAhead", fmt.Sprint(max(min(turns, 32/heads), 1))},
+		{"kAhead", fmt.Sprint(max(min((turns+1)/2, 12/heads), 1))}, // less than half of the 64 registers that two blocks an SM leave
 	}}
 	c.Geometry.First = &launch.First{
 		Entry: selectSharesEntry, Block: selectSharesThreads, Counters: 1,
@@ -68,25 +67,24 @@ func selectSharesCandidates(s *specs.Spec, t Target) (candidates []Candidate, re
 		return nil, nil
 	}
 	for _, cluster := range []int{16, 8} {
-		for _, parts := range selectSlices(s, cluster) {
-			of := selectClusterShape{512, cluster, 2}
-			c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
-			c.Params = append(c.Params, Param{"pages", of.pages})
-			capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
-			c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
-			c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
-			c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
-			c = withShares(s, c, of, capacity, parts)
-			reason := selectSharesRefusal(s, of)
-			if reason == "" {
-				reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
-			}
-			if reason != "" {
-				rejected = append(rejected, Rejected{c, reason})
-				continue
-			}
-			candidates = append(candidates, c)
+		of := selectClusterShape{512, cluster, 2}
+		c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
+		c.Params = append(c.Params, Param{"pages", of.pages})
+		capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
+		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
+		c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
+		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
+		c.MinBlocks = 2 // its blocks stand by beside those of the first launch
+		c = withShares(s, c, of, capacity, selectSlices(s, cluster))
+		reason := selectSharesRefusal(s, of)
+		if reason == "" {
+			reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
 		}
+		if reason != "" {
+			rejected = append(rejected, Rejected{c, reason})
+			continue
+		}
+		candidates = append(candidates, c)
 	}
 	return candidates, rejected
 }

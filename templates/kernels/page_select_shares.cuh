@@ -82,7 +82,7 @@ __device__ __forceinline__ float load_share(const float* p, bool live) {
 }  // namespace select
 
 // The first launch. Grid: x lists of kCluster * kSlices blocks, each with a part of the pages of one block of the second launch, whose kCluster
-// and kCapacity these are. kAhead: pages of a thread whose scores are asked for at once.
+// and kCapacity these are. kAhead: pages of a thread whose scores are asked for at once, twice.
 template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, int kSlices, int kAhead>
 __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   using namespace select;
@@ -100,25 +100,23 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   const float* const scores = args.scores + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
   const float2* const masses = reinterpret_cast<const float2*>(args.masses) + static_cast<int64_t>(list) * HEADS * reduce::kMassParts;
   if (tid < kWords) counts[tid] = 0;
-  Part part;
-  part.begin = begin;
-  const bool fits = row.describe(args, load_length(args.seq_lens), kCluster, part);
-  ptx::wait_for_dependencies();  // the scores and masses; lengths stand since before the layer's first launch
+  const int length = load_length(args.seq_lens);  // lengths stand since before the layer's first launch
+  ptx::wait_for_dependencies();  // the scores and masses
   RowParts rows[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
     if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
-  float score[kAhead][HEADS];
-  const auto ask = [&](int first) {
+  float score[kAhead][HEADS], next[kAhead][HEADS];
+  const auto ask = [&](float (&into)[kAhead][HEADS], int first) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int page = first + i * kThreads + tid;
       const float* from = scores + page;
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) score[i][h] = load_score(from, page < limit);
+      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) into[i][h] = load_score(from, page < limit);
     }
   };
-  ask(begin);
+  ask(score, begin);
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
@@ -127,21 +125,18 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
       if (lane == 0) heads[warp + i * kWarps] = head;
     }
   }
+  ask(next, begin + kAhead * kThreads);
+  Part part;
+  part.begin = begin;
+  bool made = row.describe(args, length, kCluster, part);
   __syncthreads();
-  float shift[HEADS], unit[HEADS];
-  bool made = fits;
 #pragma unroll
-  for (int h = 0; h < HEADS; ++h) {
-    const float2 head = heads[h];
-    shift[h] = head.x, unit[h] = head.y;
-    made = made && head.y == head.y;
-  }
+  for (int h = 0; h < HEADS; ++h) made = made && heads[h].y == heads[h].y;
   const Shares to(args, lists, list);
   if (of_list == 0 && tid == 0) *to.made = made;
   if (!made) return;
 #pragma unroll 1
   for (int first = begin; first < limit; first += kAhead * kThreads) {
-    if (first > begin) ask(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int page = first + i * kThreads + tid;
@@ -149,11 +144,19 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
       const bool competes = page >= part.sinks && page < part.recent;
       float value = 0.0f;
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(score[i][h], kLog2E, shift[h])), unit[h]);
+      for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
+        const float2 head = heads[h];
+        value += multiply_flushed(exp2_approx(fmaf(score[i][h], kLog2E, head.x)), head.y);
+      }
       const int bin = share_bin<HEADS>(value);
       if (competes) atomicAdd(&counts[bin / 2], 1u << bin % 2 * 16);
       to.values[page] = competes ? value : 0.0f;
     }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) score[i][h] = next[i][h];
+    if (first + 2 * kAhead * kThreads < limit) ask(next, first + 2 * kAhead * kThreads);
   }
   __syncthreads();
   if (tid < kWords && counts[tid] != 0) atomicAdd(reinterpret_cast<uint32_t*>(to.counts[rank]) + tid, counts[tid]);
