@@ -56,7 +56,7 @@ func rerankCandidate(s *specs.Spec, t Target, form Form, per, blocks int) Candid
 				{Of: []launch.Quantity{launch.Slots}, Times: pages, Per: int64(per)}, launch.Each(launch.Lists), launch.Each(launch.Batch)},
 			Block: rerankThreads, Cluster: 1,
 			Workspace: []launch.Extent{
-				{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: 4 + 8*int64(heads), Per: 1},                      // counters, and the last block's masses
+				{Of: []launch.Quantity{launch.Batch, launch.Lists}, Times: 4 + 8*int64(heads), Per: 1},                              // counters, and the last block's masses
 				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 8 * pages * int64(heads), Per: int64(per)}, // masses of the others
 				{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.Slots}, Times: 4 * pages * int64(heads+1), Per: 1},        // exact scores and keys
 			},
