@@ -51,6 +51,7 @@ func planPageSelect(s *specs.Spec, t Target) FamilyPlan {
 	p.Candidates, p.Rejected = selectClusterCandidates(s, t)
 	shares, refused := selectSharesCandidates(s, t)
 	p.Candidates, p.Rejected = slices.Insert(p.Candidates, min(1, len(p.Candidates)), shares...), append(p.Rejected, refused...)
+	p.Candidates = leadWithShares(s, p.Candidates)
 	for _, shape := range selectShapes {
 		if shape.form == Hopper && t.Arch != "sm_90a" {
 			continue

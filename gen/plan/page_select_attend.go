@@ -48,6 +48,7 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 	if attendLists(s) <= clustersOf16 { // more SMs for few lists
 		p.Candidates = lead(p.Candidates, func(c Candidate) bool { return c.Param("cluster") == 16 })
 	}
+	p.Candidates = leadWithShares(s, p.Candidates)
 	return p
 }
 

@@ -27,9 +27,10 @@ func TestSelectDefaultHoldsTheLongestRow(t *testing.T) {
 	}{
 		{"128K", 32, 8, 131072, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 2}}, "two pages a thread are enough"},
 		{"512K", 32, 8, 524288, "share_average", []Param{{"threads", 1024}, {"cluster", 8}, {"pages", 4}}, "four pages of 1024 threads"},
-		{"512K of 2 heads", 32, 2, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 4}}, "sixteen heads a thread: two clusters of 16"},
-		{"512K of 8 wide heads", 128, 8, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 8}}, "eight clusters of 16 do not fit"},
-		{"1M of 2 heads", 32, 2, 1 << 20, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 8}}, "65536 pages"},
+		{"512K of 2 heads", 32, 2, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 2}, {"slices", 4}}, "sixteen heads a page: shares are made ahead"},
+		{"512K of 8 wide heads", 128, 8, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 2}, {"slices", 2}}, "eight clusters of 16 do not fit"},
+		{"1M of 2 heads", 32, 2, 1 << 20, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 2}, {"slices", 4}}, "65536 pages"},
+		{"256K of 2 heads", 32, 2, 262144, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 4}}, "four pages of sixteen heads a thread"},
 		{"per_head", 32, 8, 131072, "per_head", []Param{{"threads", 512}, {"cluster", 8}}, "the radix kernel's rule"},
 		{"group 24", 48, 2, 131072, "share_average", []Param{{"threads", 512}, {"cluster", 8}}, "too many heads for registers"},
 	} {
