@@ -84,7 +84,7 @@ EOF
   wait
 }
 shapes() { step shapes "$gpu/kvloom" bench --shapes "${SHAPES:-bars,crossover,growth,breadth}" --out "$OUT/results.jsonl"; }
-bytes() { for m in $BENCH; do step "bytes-$m" env KVLOOM="$gpu/kvloom" scripts/ncu-bytes.sh "$m"; done; }
+bytes() { step bytes env KVLOOM="$gpu/kvloom" scripts/ncu-bytes.sh; }
 bench() { for m in $BENCH; do step "bench-$m" "$gpu/kvloom" bench "$m" --against "$PEERS" --out "$OUT/results.jsonl"; done; }
 "$gpu/kvloom" doctor || echo "doctor found something missing (above)"
 for part in ${*:-tests verify sweep sanitizer bench shapes}; do

@@ -1,16 +1,37 @@
 #!/usr/bin/env bash
 # Counts the bytes that each kernel reads from and writes to device memory on a GPU, with flushed caches, beside those of the plan's model:
-#   scripts/ncu-bytes.sh [MODEL] [CONTEXTxBATCH]     default llama-3.1-8b 131072x1
-# KVLOOM is the binary (default: kvloom beside bin/), NCU is Nsight Compute; FLAGS go to kvloom bench (such as --rank 8 or --family page_score).
+#   scripts/ncu-bytes.sh [CONTEXTxBATCH [MODEL...]]     default 131072x1, and specs of one shape that between them use every family
+# The table goes to standard output, and with TABLE=docs/benchmarks/bytes.md in place of the one there. KVLOOM is the binary (default
+# bin/kvloom), NCU is Nsight Compute; FLAGS go to kvloom bench (such as --family page_score).
 set -euo pipefail
-model=${1:-llama-3.1-8b}
-workload=${2:-131072x1}
+workload=${1:-131072x1}
+shift $(($# > 0))
 here=$(cd "$(dirname "$0")/.." && pwd)
 kvloom=${KVLOOM:-$here/bin/kvloom}
 ncu=${NCU:-$(command -v ncu || echo /usr/local/cuda/bin/ncu)}
-counts=$(mktemp)
-trap 'rm -f "$counts"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+models=("$@")
+if [ ${#models[@]} = 0 ]; then
+  spec() { # spec NAME SECTION...: llama-3.1-8b's shape
+    name=$1
+    shift
+    printf '%s\n' "name: $name" 'attention: {query_heads: 32, kv_heads: 8, head_dim: 128}' "workloads: [{context: ${workload%x*}, batch: ${workload#*x}}]" "$@" >"$work/$name.yaml"
+    models+=("$work/$name.yaml")
+  }
+  models=(llama-3.1-8b)
+  spec fast 'dropkv: {precision: fast}'
+  spec adaptive 'dropkv: {head_budgets: {kind: adaptive, floor: 0.2}}'
+  spec keydiff 'dropkv: {rule: keydiff}'
+  spec weighted 'locks: {rank: 1, basis: query_weighted, rerank: 2}'
+  spec kivi4 'cache: {dtype: kivi4}'
+fi
 # Clocks stay as they are: bytes do not depend on them, and containers may not set them.
-"$ncu" --clock-control none --csv --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum --log-file "$counts" \
-  "$kvloom" bench "$model" --bytes --device cuda --workload "$workload" ${FLAGS:-} >&2
-"$kvloom" bench "$model" --bytes --ncu "$counts" --workload "$workload" ${FLAGS:-}
+"$ncu" --clock-control none --csv --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum --log-file "$work/counts.csv" \
+  "$kvloom" bench "${models[@]}" --bytes --device cuda --workload "$workload" ${FLAGS:-} >&2
+"$kvloom" bench "${models[@]}" --bytes --ncu "$work/counts.csv" --workload "$workload" ${FLAGS:-} >"$work/table.md"
+cat "$work/table.md"
+[ -z "${TABLE:-}" ] || {
+  sed -n '/^|/p' "$work/table.md" >"$work/rows.md"
+  sed -i -e "/<!-- counters:begin -->/,/<!-- counters:end -->/{/<!-- counters:/!d}" -e "/<!-- counters:begin -->/r $work/rows.md" "$TABLE"
+}

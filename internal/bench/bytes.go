@@ -11,6 +11,7 @@ import (
 
 // Moved is what one launch of a work was counted to move, beside the model of what it must.
 type Moved struct {
+	Spec      string `json:"spec"`
 	Work      string `json:"work"` // a family's stem, or dense
 	Candidate string `json:"candidate"`
 	Tokens    int    `json:"tokens"`
@@ -25,17 +26,23 @@ type Moved struct {
 
 // BytesTable is the counts beside the model, as markdown. from says who counted.
 func BytesTable(from string, rows []Moved) string {
-	growth := false
+	growth, several := false, false
 	for _, r := range rows {
-		growth = growth || r.Growth > 0
+		growth, several = growth || r.Growth > 0, several || r.Spec != rows[0].Spec
 	}
 	head := []string{"work", "candidate", "model, bytes", "read", "written", "moved / model"}
+	if several {
+		head = append([]string{"spec"}, head...)
+	}
 	if growth {
 		head = append(head, "growth / model's")
 	}
 	var cells [][]string
 	for _, r := range rows {
 		row := []string{r.Work, r.Candidate, fmt.Sprint(r.Model), fmt.Sprint(r.Read), fmt.Sprint(r.Written), fmt.Sprintf("%.2f", float64(r.Read+r.Written)/float64(max(r.Model, 1)))}
+		if several {
+			row = append([]string{r.Spec}, row...)
+		}
 		switch {
 		case r.Growth > 0:
 			row = append(row, fmt.Sprintf("%.2f", r.Growth))

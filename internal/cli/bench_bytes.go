@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/gen/plan"
@@ -18,15 +19,20 @@ import (
 // bytesWorkload is what the simulator counts at where --workload says nothing: it takes seconds there.
 var bytesWorkload = specs.Workload{Context: 4096, Batch: 1}
 
-// bytes counts the bytes that each work moves beside those of the plan's model. The simulator counts sectors that are asked for, as though there
-// were no cache. On a GPU each work is launched once, for a profiler to count; --ncu then reads what it wrote.
+// countedWork is a work whose bytes are counted, with the kernel that does it.
+type countedWork struct {
+	spec      *specs.Spec
+	plan      *plan.Plan
+	work      measure.Work
+	candidate plan.Candidate
+}
+
+// bytes counts the bytes that each work moves beside those of the plan's model, of several models what no earlier one does with the
+// same candidate. The simulator counts sectors that are asked for, as though there were no cache. On a GPU each work is launched once, for a
+// profiler to count; --ncu then reads what it wrote.
 func (c *BenchCmd) bytes(ctx *Context) error {
-	if len(c.Models) != 1 || len(c.Workload) > 1 {
-		return errors.New("bench --bytes: name one model and at most one workload")
-	}
-	s, err := specs.Resolve(c.Models[0])
-	if err != nil {
-		return err
+	if len(c.Models) == 0 || len(c.Workload) > 1 {
+		return errors.New("bench --bytes: name a model, or several, and at most one workload")
 	}
 	w := bytesWorkload
 	if len(c.Workload) == 1 {
@@ -36,33 +42,24 @@ func (c *BenchCmd) bytes(ctx *Context) error {
 		}
 		w = list[0]
 	}
-	choose, done, err := c.chooser(ctx)
+	list, err := c.counted(ctx, w)
 	if err != nil {
 		return err
 	}
-	defer done()
-	p := plan.New(s, plan.Targets["sm_90a"])
-	var rows []bench.Moved
-	var candidates []plan.Candidate
-	var entries []string
-	for _, work := range c.works(p) {
-		candidate, err := choose(s, p, w, work)
-		if err != nil {
-			return err
-		}
-		rows = append(rows, bench.Moved{Work: string(work), Candidate: candidate.ID()[len(candidate.Family)+1:], Tokens: w.Context, Batch: w.Batch,
-			Model: bench.Bytes(p, string(work), w)})
-		candidates, entries = append(candidates, candidate), append(entries, candidate.Entry)
+	rows := make([]bench.Moved, len(list))
+	for i, l := range list {
+		rows[i] = bench.Moved{Spec: l.spec.Name, Work: string(l.work), Candidate: l.candidate.ID()[len(l.candidate.Family)+1:], Tokens: w.Context, Batch: w.Batch,
+			Model: bench.Bytes(l.plan, string(l.work), w)}
 	}
 	from := "the simulator, as though there were no cache"
 	switch {
 	case c.NCU != "":
 		from = "the profiler, at device memory with flushed caches"
-		err = c.joinNCU(rows, entries)
+		err = c.joinNCU(rows, list)
 	case c.Device == "auto" || c.Device == "sim":
-		err = countRows(ctx, s, p, w, rows, candidates)
+		err = countRows(ctx, w, rows, list)
 	default:
-		return c.launchForProfiler(ctx, s, w, rows, candidates)
+		return c.launchForProfiler(ctx, w, list)
 	}
 	if err != nil {
 		return err
@@ -72,6 +69,39 @@ func (c *BenchCmd) bytes(ctx *Context) error {
 	}
 	_, err = fmt.Fprint(ctx.Stdout, bench.BytesTable(from, rows))
 	return err
+}
+
+// counted are the works of all models, in order, without those that an earlier model does by the same candidate with the same bytes.
+func (c *BenchCmd) counted(ctx *Context, w specs.Workload) (list []countedWork, err error) {
+	choose, done, err := c.chooser(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	type key struct {
+		work      measure.Work
+		candidate string
+		bytes     int64
+	}
+	seen := map[key]bool{}
+	for _, model := range c.Models {
+		s, err := specs.Resolve(model)
+		if err != nil {
+			return nil, err
+		}
+		p := plan.New(s, plan.Targets["sm_90a"])
+		for _, work := range c.works(p) {
+			candidate, err := choose(s, p, w, work)
+			if err != nil {
+				return nil, err
+			}
+			if k := (key{work, candidate.ID(), bench.Bytes(p, string(work), w)}); !seen[k] {
+				seen[k] = true
+				list = append(list, countedWork{s, p, work, candidate})
+			}
+		}
+	}
+	return list, nil
 }
 
 // works are those asked for, or all that the spec has use for.
@@ -90,7 +120,7 @@ func (c *BenchCmd) works(p *plan.Plan) (list []measure.Work) {
 	return list
 }
 
-func (c *BenchCmd) joinNCU(rows []bench.Moved, entries []string) error {
+func (c *BenchCmd) joinNCU(rows []bench.Moved, list []countedWork) error {
 	f, err := os.Open(c.NCU)
 	if err != nil {
 		return fmt.Errorf("--ncu: %w", err)
@@ -100,29 +130,32 @@ func (c *BenchCmd) joinNCU(rows []bench.Moved, entries []string) error {
 	if err != nil {
 		return fmt.Errorf("--ncu %s: %w", c.NCU, err)
 	}
+	var entries []string
+	for _, l := range list {
+		entries = append(entries, l.candidate.Entry)
+	}
 	if err := bench.Join(rows, entries, counted); err != nil {
-		return fmt.Errorf("--ncu %s: %w; count with the same model, workload, families and choices", c.NCU, err)
+		return fmt.Errorf("--ncu %s: %w; count with the same models, workload, families and choices", c.NCU, err)
 	}
 	return nil
 }
 
 // countRows counts each launch on the simulator, at the context and at twice that.
-func countRows(ctx *Context, s *specs.Spec, p *plan.Plan, w specs.Workload, rows []bench.Moved, candidates []plan.Candidate) error {
+func countRows(ctx *Context, w specs.Workload, rows []bench.Moved, list []countedWork) error {
 	double := specs.Workload{Context: 2 * w.Context, Batch: w.Batch}
-	for i, c := range candidates {
-		work := measure.Work(rows[i].Work)
-		once, err := countLaunch(ctx, s, w, work, c)
+	for i, l := range list {
+		once, err := countLaunch(ctx, l.spec, w, l.work, l.candidate)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.ID(), err)
+			return fmt.Errorf("%s: %w", l.candidate.ID(), err)
 		}
 		rows[i].Read, rows[i].Written = 32*once.GlobalReads.Sectors+once.BulkBytes, 32*once.GlobalWrites.Sectors
-		more := bench.Bytes(p, rows[i].Work, double) - rows[i].Model
+		more := bench.Bytes(l.plan, rows[i].Work, double) - rows[i].Model
 		if more*4 < rows[i].Model { // it hardly grows with the context
 			continue
 		}
-		twice, err := countLaunch(ctx, s, double, work, c)
+		twice, err := countLaunch(ctx, l.spec, double, l.work, l.candidate)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.ID(), err)
+			return fmt.Errorf("%s: %w", l.candidate.ID(), err)
 		}
 		grown := 32*(twice.GlobalReads.Sectors+twice.GlobalWrites.Sectors) + twice.BulkBytes - rows[i].Read - rows[i].Written
 		rows[i].Growth = float64(grown) / float64(more)
@@ -131,7 +164,7 @@ func countRows(ctx *Context, s *specs.Spec, p *plan.Plan, w specs.Workload, rows
 }
 
 // launchForProfiler launches each work once on a GPU.
-func (c *BenchCmd) launchForProfiler(ctx *Context, s *specs.Spec, w specs.Workload, rows []bench.Moved, candidates []plan.Candidate) error {
+func (c *BenchCmd) launchForProfiler(ctx *Context, w specs.Workload, list []countedWork) error {
 	dev, err := devices.Open(c.Device)
 	if err != nil {
 		return err
@@ -143,15 +176,20 @@ func (c *BenchCmd) launchForProfiler(ctx *Context, s *specs.Spec, w specs.Worklo
 	}
 	loader := verify.NewLoader(ctx, dev, compiler)
 	defer loader.Unload() //nolint:errcheck // the launches are done
-	for i, candidate := range candidates {
+	var candidates []plan.Candidate
+	for _, l := range list {
+		candidates = append(candidates, l.candidate)
+	}
+	defer loader.Prefetch(candidates, runtime.NumCPU())()
+	for _, l := range list {
 		var fn device.Function
-		if fn, err = loader.Compile(candidate); err == nil {
-			err = launchOnce(dev, s, w, measure.Work(rows[i].Work), candidate, fn)
+		if fn, err = loader.Compile(l.candidate); err == nil {
+			err = launchOnce(dev, l.spec, w, l.work, l.candidate, fn)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", candidate.ID(), err)
+			return fmt.Errorf("%s: %w", l.candidate.ID(), err)
 		}
-		fmt.Fprintf(ctx.Stderr, "launched %s\n", candidate.ID())
+		fmt.Fprintf(ctx.Stderr, "launched %s\n", l.candidate.ID())
 	}
 	return nil
 }

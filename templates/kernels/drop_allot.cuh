@@ -68,21 +68,30 @@ struct Slice {
   }
 };
 
-// A head's counts, summed from the top: c[i] is its keys of at least the lowest of part `lane * kOfLane + i`. By one warp.
+// A lane has four neighbouring parts of every 128: the i-th of its parts, and where a part's sum lies so that lanes meet every bank once.
+__device__ __forceinline__ int part_of(int lane, int i) { return i / 4 * 128 + 4 * lane + i % 4; }
+__device__ __forceinline__ int place_of(int part) { return part & ~127 | (part & 3) << 5 | part >> 2 & 31; }
+
+// A head's counts, summed from the top: c[i] is its keys of at least the lowest of part_of(lane, i). By one warp.
 template <int kOfLane>
 __device__ __forceinline__ void sum_from_top(const uint32_t* counts, int above, int (&c)[kOfLane]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kOfLane; i += 4) {
-    const uint4 x = __ldcg(reinterpret_cast<const uint4*>(counts + lane * kOfLane + i));
-    c[i] = x.x, c[i + 1] = x.y, c[i + 2] = x.z, c[i + 3] = x.w;
+    const uint4 x = __ldcg(reinterpret_cast<const uint4*>(counts + part_of(lane, i)));
+    c[i + 3] = x.w;
+    c[i + 2] = x.z + c[i + 3];
+    c[i + 1] = x.y + c[i + 2];
+    c[i] = x.x + c[i + 1];
   }
 #pragma unroll
-  for (int i = kOfLane - 2; i >= 0; --i) c[i] += c[i + 1];
-  const int below = reduce::warp_exclusive_scan(c[0]);  // of lower lanes
-  const int higher = __shfl_sync(reduce::kFullWarp, below + c[0], 31) - below - c[0];
+  for (int i = kOfLane - 4; i >= 0; i -= 4) {
+    const int below = reduce::warp_exclusive_scan(c[i]);  // of lower lanes
+    const int all = __shfl_sync(reduce::kFullWarp, below + c[i], 31), higher = above + all - below - c[i];
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) c[i] += higher + above;
+    for (int j = 0; j < 4; ++j) c[i + j] += higher;
+    above += all;
+  }
 }
 
 }  // namespace drop
@@ -170,7 +179,7 @@ __device__ __forceinline__ void drop_allot(const DropAllotArgs& args) {
     last = max(min(__reduce_max_sync(reduce::kFullWarp, e.y), kClosed - 1 - (1u << 23)) + (1u << 23), from) - from;
   }
 
-  int round = 0;
+  int round = 0, kept_above = 0;  // by the layer, of keys above the part
   for (;; ++round) {
     const int shift = max(32 - __clz(last) - kBits, 0);
     uint32_t* const table = tables + round % kAllotTables * heads * BINS;
@@ -206,15 +215,16 @@ __device__ __forceinline__ void drop_allot(const DropAllotArgs& args) {
     for (int head = warp; head < heads; head += kWarps) {
       sum_from_top(table + head * BINS, sm.above[head], c);
 #pragma unroll
-      for (int i = 0; i < kOfLane; ++i) atomicAdd(sm.total + lane * kOfLane + i, max(c[i], sure));
+      for (int i = 0; i < kOfLane; ++i) atomicAdd(sm.total + place_of(part_of(lane, i)), max(c[i], sure));
       if (lane == 0) atomicAdd(sm.total + BINS, max(sm.above[head], sure));
     }
     __syncthreads();
+    const auto total_of = [&](int part) { return sm.total[part < BINS ? place_of(part) : BINS]; };
     for (int i = tid; i < BINS; i += kThreads)
-      if (sm.total[i] >= total && sm.total[i + 1] < total) sm.found = i;
+      if (total_of(i) >= total && total_of(i + 1) < total) sm.found = i;
     __syncthreads();
     const int found = sm.found;
-    const bool settled = found >= 0 && (sm.total[found] == total || (shift == 0 && !(round == 0 && found == BINS - 1)));
+    const bool settled = found >= 0 && (total_of(found) == total || (shift == 0 && !(round == 0 && found == BINS - 1)));
     // What heads have above the part, and with it; without one, above what lies below the interval.
     for (int head = warp; head < heads; head += kWarps) {
       const int above = sm.above[head];
@@ -223,17 +233,18 @@ __device__ __forceinline__ void drop_allot(const DropAllotArgs& args) {
       int in = c[0], over = above;
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) {
-        if (lane * kOfLane + i == found) in = c[i];
-        if (lane * kOfLane + i == found + 1) over = c[i];
+        if (part_of(lane, i) == found) in = c[i];
+        if (part_of(lane, i) == found + 1) over = c[i];
       }
-      in = __shfl_sync(reduce::kFullWarp, in, max(found, 0) / kOfLane);
-      over = __shfl_sync(reduce::kFullWarp, over, min(found + 1, BINS - 1) / kOfLane);
+      in = __shfl_sync(reduce::kFullWarp, in, found >> 2 & 31);
+      over = __shfl_sync(reduce::kFullWarp, over, found + 1 >> 2 & 31);
       if (lane == 0) {
         sm.above[head] = over;
         sm.kept[head] = make_int2(max(over, sure), max(in, sure));
       }
     }
     __syncthreads();
+    kept_above = total_of(found + 1);
     if (settled) break;
     if (found < 0) {  // only after the sample; something is below, for not all tokens that compete are kept
       last = from - 1;
@@ -246,7 +257,7 @@ __device__ __forceinline__ void drop_allot(const DropAllotArgs& args) {
   }
 
   if (rank == 0) {
-    int rest = total - sm.total[sm.found + 1];  // of those that equal the threshold, or lie in a part that all are kept of
+    int rest = total - kept_above;  // of those that equal the threshold, or lie in a part that all are kept of
     for (int base = 0; base < heads; base += kThreads) {
       const int head = base + tid;
       const int2 kept = head < heads ? sm.kept[head] : make_int2(0, 0);
