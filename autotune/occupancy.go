@@ -52,8 +52,8 @@ const (
 	inFlight     = 32e3  // bytes an SM must have under way for the whole bandwidth: bandwidth x latency / SMs
 	threadBytes  = 32    // that a thread without a ring has under way
 	launchUS     = 2.0
-	waveUS       = 1.5
-	assumeThread = 32 // registers where the plan says nothing
+	waveUS       = 3.0
+	assumeThread = 144 // registers where the plan says nothing
 )
 
 // Estimate guesses a candidate's time for a workload, microseconds, before it was compiled: bytes and flops of the plan's model, at the

@@ -85,7 +85,7 @@ def sweeps(out):
     rows = parse(read(out, "lab.json"))
     if not rows:
         return None
-    taken, table = [], "\n| work | workload | best us | within 3 % | default | random | local | model |\n|---|---|---|---|---|---|---|---|\n"
+    taken, table = [], "\n| work | workload | best us | within 3 % | default | random | uniform | local |\n|---|---|---|---|---|---|---|---|\n"
     for path in sorted(glob.glob("autotune/lab/sweeps/*.json")):
         with open(path) as f:
             s = json.load(f)
@@ -94,12 +94,12 @@ def sweeps(out):
         for p in s["points"]:
             workload, right = f"{p['context']}x{p['batch']}", [us for us in p["us"] if us > 0]
             at = {r["strategy"]: r for r in rows if (r["family"], r["workload"]) == (s["family"], workload) and abs(r["fraction"] - 0.10) < 1e-9}
-            cells = [f"{100 * at[n]['regret_median']:.2f}, {100 * at[n]['regret_p90']:.2f}" for n in ("default", "random", "local", "model")]
+            cells = [f"{100 * at[n]['regret_median']:.2f}, {100 * at[n]['regret_p90']:.2f}" for n in ("default", "random", "uniform", "local")]
             near = sum(us <= 1.03 * min(right) for us in right) / len(p["us"])
             table += f"| `{s['family']}` | {workload} | {min(right):.2f} | {100 * near:.1f} % | " + " | ".join(cells) + " |\n"
     made = paragraph("Every candidate was measured: " + "; ".join(taken) + ". Of each space the share within 3 % of the best, and regret after a tenth of "
-                     "it in percent of the best time, at the median and the 90th percentile of 100 seeds. All strategies begin with the default. "
-                     "`kvloom lab` prints the rest.")
+                     "it in percent of the best time, at the median and the 90th percentile of 100 seeds. All strategies but `uniform` begin with the "
+                     "default. `kvloom lab` prints the rest.")
     pictures = [os.path.basename(path)[:-4] for path in sorted(glob.glob("docs/benchmarks/lab/*.svg"))]
     return made + table + "\n" + "\n".join(f"[{name}](lab/{name}.svg)" for name in pictures) + "\n"
 

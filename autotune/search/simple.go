@@ -17,7 +17,7 @@ func (Whole) Start(s *Space, _ uint64) Run {
 	return &listed{newSeen(s), append(append([]int{}, s.Start...), order...)}
 }
 
-// Random measures the default, then the rest in an order from the seed. It knows nothing of the space: others are held against it.
+// Random measures the default, then the rest in an order from the seed. It knows nothing else of the space: others are held against it.
 type Random struct{}
 
 // Name is how a command line spells it.
@@ -26,6 +26,19 @@ func (Random) Name() string { return "random" }
 // Start begins a run.
 func (Random) Start(s *Space, seed uint64) Run {
 	return &listed{newSeen(s), s.shuffled(seed)}
+}
+
+// Uniform measures everything in an order from the seed, the default like any other point: random search as the literature has it. It is for
+// the lab alone.
+type Uniform struct{}
+
+// Name is how a command line spells it.
+func (Uniform) Name() string { return "uniform" }
+
+// Start begins a run.
+func (Uniform) Start(s *Space, seed uint64) Run {
+	order := rand.New(rand.NewPCG(seed, uint64(len(s.Points)))).Perm(len(s.Points))
+	return &listed{newSeen(s), order}
 }
 
 // shuffled is the default, then the others in random order.

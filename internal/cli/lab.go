@@ -29,7 +29,7 @@ const sweepFolder = "autotune/lab/sweeps"
 type LabReplayCmd struct {
 	Sweeps   []string `arg:"" optional:"" name:"sweep" help:"Sweep files; default: those of autotune/lab/sweeps."`
 	Seeds    int      `default:"100" help:"Runs of each strategy on each workload."`
-	Strategy []string `help:"Strategies; default: all."`
+	Strategy []string `help:"Strategies; default: all, and uniform, random search that is not given the default."`
 	Picture  string   `help:"Also draw regret over measurements into this folder, one SVG for each workload." placeholder:"DIR"`
 }
 
@@ -83,10 +83,14 @@ func (c *LabReplayCmd) Run(ctx *Context) error {
 
 func (c *LabReplayCmd) strategies() ([]search.Strategy, error) {
 	if len(c.Strategy) == 0 {
-		return search.Strategies, nil
+		return append(slices.Clone(search.Strategies), search.Uniform{}), nil
 	}
 	var list []search.Strategy
 	for _, name := range c.Strategy {
+		if name == (search.Uniform{}).Name() {
+			list = append(list, search.Uniform{})
+			continue
+		}
 		s, err := search.Named(name)
 		if err != nil {
 			return nil, fmt.Errorf("--strategy: %w", err)
