@@ -48,7 +48,7 @@ func (f RecordForm) CentroidBits() int { return bits(f.Centroid4) }
 //	V     rank rows of head_dim codes of the basis (row c is column c of V)
 //	mu    head_dim int8; at 4 bits a row like one of a 4-bit V
 //	C     page rows of rank codes, row t is token t, padded to RankPad codes (zero bits); int8, at 4 bits nibbles as V's
-//	Tok   page bf16 scales, one a token
+//	Tok   page bf16 scales, one a token; of 8-bit codes with 4 significant bits (rounded up), so that f16 holds code times scale
 //	Col   rank bf16 scales of V's columns (none at 16 bits); grouped: [rank][head_dim/16]
 //	Mu    one bf16 scale; at 4 bits [head_dim/16]
 //

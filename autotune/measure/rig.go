@@ -261,8 +261,14 @@ func (r *Rig) records(n int) []byte {
 			b[at+2*i], b[at+2*i+1] = byte(v>>16), byte(v>>24)
 		}
 	}
+	tokens := func(at int) {
+		scales(at, l.PageSize, 3/largestCode(l.Form.CoefficientBits()))
+		for i := 0; i < l.PageSize && l.Form.CoefficientBits() == 8; i++ {
+			b[at+2*i] &= 0xf0 // 4 significant bits
+		}
+	}
 	for at := 0; at < len(b); at += l.Bytes {
-		scales(at+l.TokenScales, l.PageSize, 3/largestCode(l.Form.CoefficientBits()))
+		tokens(at + l.TokenScales)
 		scales(at+l.MuScale, l.MuGroups, 2/largestCode(l.Form.CentroidBits()))
 		if l.BasisBits == 16 {
 			scales(at+l.V, l.Rank*l.HeadDim, 0.1)

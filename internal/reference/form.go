@@ -158,7 +158,7 @@ func (s Summary) Stored(f Form, centre []float64) Dequantised {
 	}
 	out.C = nil
 	for t := range s.PageSize {
-		out.C = append(out.C, requantised(cut.C[t*f.Rank:(t+1)*f.Rank], f.CoefficientBits)...)
+		out.C = append(out.C, requantisedUnder(TokenScale, cut.C[t*f.Rank:(t+1)*f.Rank], f.CoefficientBits)...)
 	}
 	return out
 }

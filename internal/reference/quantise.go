@@ -16,7 +16,7 @@ type Codes struct {
 	V          []int32  // [rank, dim]: signed codes; at 2 bits 0..3, at 16 bits the bf16 pattern
 	VScale     []uint16 // [rank, groups] bf16; empty at 16 bits
 	C          []int8   // [page, rank]
-	TokenScale []uint16 // [page] bf16
+	TokenScale []uint16 // [page] bf16, of 4 significant bits where C has 8
 }
 
 // largest is q, the largest code of a signed symmetric width.
@@ -33,6 +33,19 @@ func Scale(x []float64, bits int) uint16 {
 	}
 	return ToBF16(top / largest(bits))
 }
+
+// TokenScale is the scale of a token's coefficients: at 8 bits Scale rounded up to 4 significant bits, so that f16 holds its products
+// with codes; at 4 bits Scale.
+func TokenScale(x []float64, bits int) uint16 {
+	scale := Scale(x, bits)
+	if bits == 8 {
+		scale = (scale + tokenScaleRest) &^ tokenScaleRest
+	}
+	return scale
+}
+
+// tokenScaleRest are the bits of a bf16 below its upper 4 significant ones.
+const tokenScaleRest = 1<<4 - 1
 
 // Code quantises x under a scale: clamp(rne(x/scale), -q, q). At 2 bits it is 0..3 for -1.5, -0.5, 0.5, 1.5 times the scale, the
 // nearest; a value half-way between two of them (0 is one) goes to the even code. Under scale 0 it is the code of zero.
@@ -86,7 +99,7 @@ func (s Summary) QuantiseAround(centre []float64) Codes {
 	}
 	c.centroid(s.Mu, centre)
 	for t := range s.PageSize {
-		c.TokenScale[t] = quantiseVector(c.C[t*s.Rank:(t+1)*s.Rank], s.C[t*s.Rank:(t+1)*s.Rank], s.Form.CoefficientBits())
+		c.TokenScale[t] = quantiseUnder(TokenScale, c.C[t*s.Rank:(t+1)*s.Rank], s.C[t*s.Rank:(t+1)*s.Rank], s.Form.CoefficientBits())
 	}
 	group := s.HeadDim / l.ColumnGroups
 	for at := 0; at < len(s.V); at += group {
@@ -124,8 +137,13 @@ func (c *Codes) centroid(mu, centre []float64) {
 	c.MuScale = c.MuGroups[0]
 }
 
-func quantiseVector(codes []int8, x []float64, bits int) (scale uint16) {
-	scale = Scale(x, bits)
+func quantiseVector(codes []int8, x []float64, bits int) uint16 {
+	return quantiseUnder(Scale, codes, x, bits)
+}
+
+// quantiseUnder makes codes under the scale that a rule gives.
+func quantiseUnder(rule func([]float64, int) uint16, codes []int8, x []float64, bits int) (scale uint16) {
+	scale = rule(x, bits)
 	for i, v := range x {
 		codes[i] = int8(Code(v, FromBF16(scale), bits))
 	}
@@ -182,6 +200,13 @@ func (c Codes) Check() error {
 	for i, x := range c.C {
 		if x < -top {
 			return fmt.Errorf("coefficient code %d of token %d, column %d is outside -%d..%d", x, i/c.Rank, i%c.Rank, top, top)
+		}
+	}
+	if c.Form.CoefficientBits() == 8 {
+		for t, scale := range c.TokenScale {
+			if scale&tokenScaleRest != 0 {
+				return fmt.Errorf("the scale %#04x of token %d has more than 4 significant bits", scale, t)
+			}
 		}
 	}
 	if c.BasisBits == 4 || c.BasisBits == 8 {

@@ -117,15 +117,18 @@ func (f SharedFit) Cut(rank int) SharedBasis {
 			for r := range c {
 				c[r] = dot(plain[r*f.dim:(r+1)*f.dim], rest)
 			}
-			s.c = append(s.c, requantised(c, 8)...)
+			s.c = append(s.c, requantisedUnder(TokenScale, c, 8)...)
 		}
 	}
 	return s
 }
 
 // requantised is x as codes of so many bits under one bf16 scale hold it.
-func requantised(x []float64, bits int) []float64 {
-	scale := FromBF16(Scale(x, bits))
+func requantised(x []float64, bits int) []float64 { return requantisedUnder(Scale, x, bits) }
+
+// requantisedUnder is the same under the scale that a rule gives.
+func requantisedUnder(rule func([]float64, int) uint16, x []float64, bits int) []float64 {
+	scale := FromBF16(rule(x, bits))
 	out := make([]float64, len(x))
 	for i, v := range x {
 		out[i] = Decoded(Code(v, scale, bits), scale, bits)

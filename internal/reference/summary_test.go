@@ -3,6 +3,7 @@ package reference
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,6 +139,38 @@ func TestQuantisation(t *testing.T) {
 		if diff := cmp.Diff(tt.codes, codes); diff != "" {
 			t.Errorf("%s (%s): %s", tt.name, tt.reason, diff)
 		}
+	}
+}
+
+func TestTokenScale(t *testing.T) {
+	tests := []struct {
+		name, reason string
+		top, bits    float64
+		want         float64
+	}{
+		{"a power of two", "is kept", 127, 8, 1},
+		{"four significant bits", "are kept", 127 * 1.875, 8, 1.875},
+		{"five", "are rounded up", 127 * 1.0625, 8, 1.125},
+		{"just below two", "are rounded up to it", 127 * 1.9375, 8, 2},
+		{"far below one", "keeps its place", 127 * 1.0625 / (1 << 40), 8, 1.125 / (1 << 40)},
+		{"nothing", "has no scale", 0, 8, 0},
+		{"four-bit codes", "f16 holds their products with any bf16 scale", 7 * 1.0625, 4, 1.0625},
+	}
+	for _, tt := range tests {
+		got := FromBF16(TokenScale([]float64{-tt.top, tt.top / 3}, int(tt.bits)))
+		if got != tt.want {
+			t.Errorf("%s (%s): %v, want %v", tt.name, tt.reason, got, tt.want)
+		}
+		for code := range 128 {
+			exact := float64(code) * got
+			if f16 := FP16.Round(exact); tt.bits == 8 && exact > 0x1p-14 && f16 != exact {
+				t.Errorf("%s: f16 makes %v of code %d under %v", tt.name, f16, code, got)
+			}
+		}
+	}
+	codes := Codes{Shape: Shape{HeadDim: 4, PageSize: 1, Rank: 1, BasisBits: 4}, TokenScale: []uint16{ToBF16(1.0625)}}
+	if err := codes.Check(); err == nil || !strings.Contains(err.Error(), "4 significant bits") {
+		t.Errorf("a scale of five significant bits: %v", err)
 	}
 }
 

@@ -89,38 +89,46 @@ struct ImmaColumns {
     constexpr int kTiles = S::kTokenTiles;
     const int n = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
     const int token = kTiles == 2 ? 16 * block + 2 * n : n % S::kPage;  // of tile 0
-    const int at = R::kC + token * R::kRankPad;
+    const int at = R::kC + token * R::kRankPad, scale_at = R::kTokenScales + 2 * token;
     if constexpr (S::kRank <= 2) {  // of pages 2p and 2p + 1
       const SharedBytes first{pages.base + 2 * p * S::kDistance}, second{pages.base + (2 * p + 1) * S::kDistance};
       constexpr bool kWord = kTiles * S::kRank == 4;
       const uint32_t w0 = (kWord ? first.load4(at) : first.load2(at)) ^ 0x80808080u;
       const uint32_t w1 = (kWord ? second.load4(at) : second.load2(at)) ^ 0x80808080u;
+      const uint32_t s0 = kTiles == 2 ? first.load4(scale_at) : first.load2(scale_at);
+      const uint32_t s1 = kTiles == 2 ? second.load4(scale_at) : second.load2(scale_at);
 #pragma unroll
-      for (int m = 0; m < kTiles; m++)
+      for (int m = 0; m < kTiles; m++) {
+        const TokenUnits units = range.units(__byte_perm(s0, s1, m == 0 ? 0x5410 : 0x7632));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const int byte = S::kRank == 2 ? 2 * m + i : m;
-          b[m][i] = range.codes(__byte_perm(w0, w1, byte | (4 + byte) << 4), 0x4140);
+          b[m][i] = scaled_codes(__byte_perm(w0, w1, byte | (4 + byte) << 4), 0x4140, units);
         }
-    } else if constexpr (S::kRank == 16) {
-#pragma unroll
-      for (int m = 0; m < kTiles; m++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) b[m][i] = range.codes(pages.load2(at + 16 * m + 8 * i + 2 * p) ^ 0x8080u, 0x4140);
+      }
     } else {
-      constexpr int kWords = kTiles * R::kRankPad / 4;
-      const SharedBytes page{pages.base + (S::kRank == 4 ? p : p / 2) * S::kDistance};
-      uint32_t w[kWords];
-      load_words<kWords, alignment_of(4 * kWords)>(page, at, w);
+      const SharedBytes page{pages.base + (S::kRank == 4 ? p : S::kRank == 8 ? p / 2 : 0) * S::kDistance};
+      const TokenUnits both = range.units(kTiles == 2 ? page.load4(scale_at) : page.load2(scale_at));
+      const TokenUnits units[2] = {{low_twice(both.scale), low_twice(both.bias)}, {high_twice(both.scale), high_twice(both.bias)}};
+      if constexpr (S::kRank == 16) {
 #pragma unroll
-      for (int i = 0; i < kWords; i++) w[i] ^= 0x80808080u;
+        for (int m = 0; m < kTiles; m++)
 #pragma unroll
-      for (int m = 0; m < kTiles; m++)
+          for (int i = 0; i < 2; i++) b[m][i] = scaled_codes(page.load2(at + 16 * m + 8 * i + 2 * p) ^ 0x8080u, 0x4140, units[m]);
+      } else {
+        constexpr int kWords = kTiles * R::kRankPad / 4;
+        uint32_t w[kWords];
+        load_words<kWords, alignment_of(4 * kWords)>(page, at, w);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-          // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
-          b[m][i] = S::kRank == 4 ? range.codes(w[m], i == 0 ? 0x4140 : 0x4342)
-                                  : range.codes(w[(2 * m + i) % kWords], p % 2 == 0 ? 0x4140 : 0x4342);
+        for (int i = 0; i < kWords; i++) w[i] ^= 0x80808080u;
+#pragma unroll
+        for (int m = 0; m < kTiles; m++)
+#pragma unroll
+          for (int i = 0; i < 2; i++)
+            // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
+            b[m][i] = S::kRank == 4 ? scaled_codes(w[m], i == 0 ? 0x4140 : 0x4342, units[m])
+                                    : scaled_codes(w[(2 * m + i) % kWords], p % 2 == 0 ? 0x4140 : 0x4342, units[m]);
+      }
     }
   }
 
@@ -138,15 +146,14 @@ struct ImmaColumns {
     float part[4] = {};
     float ones[2][4] = {};  // columns: pages of a second product
 
-    __device__ __forceinline__ void add(int group, const float (&y)[S::kTokenTiles][4], const float (&scales)[kRowPages][4]) {
+    __device__ __forceinline__ void add(int group, const float (&y)[S::kTokenTiles][4]) {
       const int lane = threadIdx.x % 32;
       if constexpr (S::kRank == 16) {  // rows (head, half) are the same: each takes one tile of tokens
         const bool second = lane / 4 % 2 != 0;
-        const float x0 = second ? y[S::kTokenTiles - 1][0] * scales[0][2] : y[0][0] * scales[0][0];
-        const float x1 = second ? y[S::kTokenTiles - 1][1] * scales[0][3] : y[0][1] * scales[0][1];
+        const float x0 = second ? y[S::kTokenTiles - 1][0] : y[0][0], x1 = second ? y[S::kTokenTiles - 1][1] : y[0][1];
         mma_row_sums_tf32(ones[group % 2], exp2_approx(x0), 0.f, exp2_approx(x1), 0.f, lane / 4 == group ? 1.f : 0.f);
       } else if constexpr (kRowPages == 2) {  // row g is page 4 group + 2 half, row g + 8 the next
-        const TokenSums<S> e0(y, 0, scales[0]), e1(y, 2, scales[kRowPages - 1]);
+        const TokenSums<S> e0(y, 0), e1(y, 2);
         if constexpr (S::kOnes) {
           const float on = lane / 16 % kGroups == group ? 1.f : 0.f;
           mma_row_sums_tf32(ones[0], e0.a0, e1.a0, e0.a1, e1.a1, on);
@@ -155,7 +162,7 @@ struct ImmaColumns {
           part[2 * group] += e0.sum(), part[2 * group + 1] += e1.sum();
         }
       } else {
-        const TokenSums<S> e(y, 0, scales[0]);
+        const TokenSums<S> e(y, 0);
         if constexpr (S::kOnes)  // rows g + 8 take half of the tokens
           mma_row_sums_tf32(ones[group % 2], e.a0, e.b0, e.a1, e.b1, lane / 8 % kGroups == group ? 1.f : 0.f);
         else
@@ -180,7 +187,7 @@ struct ImmaColumns {
 
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
-    const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
+    const int lane = threadIdx.x % 32, g = lane / 4;
     int mean[2][4] = {}, mean_third[4] = {};  // two short chains
     float mu_scale;
     {
@@ -274,16 +281,7 @@ struct ImmaColumns {
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
-          for (int v = 0; v < kVariants; v++) {
-            const int group = (first + t) * kVariants + v;
-            float scales[kRowPages][4];
-#pragma unroll
-            for (int i = 0; i < kRowPages; i++) {
-              const int page = S::kRank <= 4 ? 4 * group + 2 * half + i : S::kRank == 8 ? 2 * group + half : group;
-              load_token_scales<S>(SharedBytes{pages.base + page * S::kDistance}, block, scales[i]);
-            }
-            sums.add(group, y[t][v], scales);
-          }
+          for (int v = 0; v < kVariants; v++) sums.add((first + t) * kVariants + v, y[t][v]);
       }
     }
     sum[0] = sums.get();

@@ -17,6 +17,12 @@ struct ImmaOrder {
   static __device__ __forceinline__ constexpr int dim(int k, int i) { return k % kPart * 4 * kStride + i * kStride + k / kPart; }
 };
 
+__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // The larger of both unsigned halves of two words.
 __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
   uint32_t d;
@@ -91,42 +97,41 @@ constexpr float kThirdUnit = 1.f / 128;
 
 __device__ __forceinline__ int sum_bytes(uint32_t bytes, int sum) { return __dp4a(static_cast<int>(bytes), 0x01010101, sum); }
 
-// X = V^T q times 2^-t, which brings it into the range of f16, and the codes of C times 2^t: f16 pairs 2^t and -1152 * 2^t. A column
-// of V has norm 1: |X| <= 16 * most for up to 256 dims, most the largest |q| in base-2 logits. 2^-t brings that to about 2^14.
+// Scales of two tokens, or of one token of two pages, as f16 times 2^t, and -1152 times as much: what takes the bias of their codes off.
+struct TokenUnits {
+  uint32_t scale, bias;
+};
+
+__device__ __forceinline__ uint32_t low_twice(uint32_t w) { return f16x2_bits(__low2half2(f16x2(w))); }
+__device__ __forceinline__ uint32_t high_twice(uint32_t w) { return f16x2_bits(__high2half2(f16x2(w))); }
+
+// X = V^T q times 2^-t and codes of C times their token's scale and 2^t, as f16. A column of V has norm 1: |X| <= 16 * most for up to 256
+// dims, most the largest |q| in base-2 logits; 2^-t brings that to 4 at most. Scales have 4 significant bits (specs.Record), so their
+// products with codes are exact; those of 56.9 and more are infinite or leave NaN, and what f16 rounds of the smallest is 2^-18 of X.
 struct ImmaRange {
   float down;
-  uint32_t up, up_bias;
+  uint32_t up;  // bf16 pair
   __device__ __forceinline__ void set(float most) {
     const int exponent = static_cast<int>(__float_as_uint(most) >> 23 & 0xff) - 127 + 4;
-    const int t = min(max(exponent - 14, -14), 5);
+    const int t = min(max(exponent - 1, -110), 110);
     down = __uint_as_float(static_cast<uint32_t>(127 - t) << 23);
-    const float f = __uint_as_float(static_cast<uint32_t>(127 + t) << 23);
-    up = f16x2_bits(f16x2_both(f)), up_bias = f16x2_bits(f16x2_both(-1152.f * f));
+    up = static_cast<uint32_t>(127 + t) << 7, up |= up << 16;
   }
-  // Two of the biased bytes of a word as f16, times 2^t.
-  __device__ __forceinline__ uint32_t codes(uint32_t biased, uint32_t pick) const {
-    return f16x2_bits(__hfma2(f16x2(__byte_perm(biased, 0x64646464u, pick)), f16x2(up), f16x2(up_bias)));
+  // Of a word of two scales.
+  __device__ __forceinline__ TokenUnits units(uint32_t scales) const {
+    const uint32_t w = multiply_bf16x2(scales, up);
+    const __half2 h = __floats2half2_rn(low_bf16(w), high_bf16(w));
+    return {f16x2_bits(h), f16x2_bits(__hmul2(h, f16x2_both(-1152.f)))};
   }
-  // The same in the lanes that keep them; the others have 0.
-  __device__ __forceinline__ ImmaRange kept(bool keeps) const { return ImmaRange{down, keeps ? up : 0u, keeps ? up_bias : 0u}; }
 };
+
+// Two of the biased bytes of a word, each under its half of the units.
+__device__ __forceinline__ uint32_t scaled_codes(uint32_t biased, uint32_t pick, TokenUnits of) {
+  return f16x2_bits(__hfma2(f16x2(__byte_perm(biased, 0x64646464u, pick)), f16x2(of.scale), f16x2(of.bias)));
+}
 
 __device__ __forceinline__ float shared_bf16(const SharedBytes& bytes, int at) {
   return __uint_as_float(static_cast<uint32_t>(bytes.load2(at)) << 16);
-}
-
-// Scales of a lane's tokens in a block: of 16, scale[2 m + i] of the token in column 2p + i of n tile m, which is token 2 (2p + i) + m;
-// of 8 or 4, scale[i] of token 2p + i.
-template <class S>
-__device__ __forceinline__ void load_token_scales(const SharedBytes& page, int block, float (&scale)[4]) {
-  const int p = threadIdx.x % 4;
-  if constexpr (S::kTokenTiles == 2) {
-    const uint2 w = page.load8(S::Rec::kTokenScales + 32 * block + 8 * p);
-    scale[0] = low_bf16(w.x), scale[2] = high_bf16(w.x), scale[1] = low_bf16(w.y), scale[3] = high_bf16(w.y);
-  } else {
-    const uint32_t w = page.load4(S::Rec::kTokenScales + 4 * (p % (S::kPage / 2)));
-    scale[0] = low_bf16(w), scale[1] = high_bf16(w);
-  }
 }
 
 // 2^x of a lane's tokens in a block: a0, a1 in n tile 0, b0, b1 in n tile 1. `at` is the row's place in the accumulators: 0 for row g,
@@ -134,10 +139,8 @@ __device__ __forceinline__ void load_token_scales(const SharedBytes& page, int b
 template <class S>
 struct TokenSums {
   float a0, a1, b0 = 0.f, b1 = 0.f;
-  __device__ __forceinline__ TokenSums(const float (&y)[S::kTokenTiles][4], int at, const float (&scale)[4])
-      : a0(exp2_approx(y[0][at] * scale[0])), a1(exp2_approx(y[0][at + 1] * scale[1])) {
-    if constexpr (S::kTokenTiles == 2)
-      b0 = exp2_approx(y[S::kTokenTiles - 1][at] * scale[2]), b1 = exp2_approx(y[S::kTokenTiles - 1][at + 1] * scale[3]);
+  __device__ __forceinline__ TokenSums(const float (&y)[S::kTokenTiles][4], int at) : a0(exp2_approx(y[0][at])), a1(exp2_approx(y[0][at + 1])) {
+    if constexpr (S::kTokenTiles == 2) b0 = exp2_approx(y[S::kTokenTiles - 1][at]), b1 = exp2_approx(y[S::kTokenTiles - 1][at + 1]);
     if constexpr (S::kPage == 4)
       if (threadIdx.x % 4 >= 2) a0 = a1 = 0.f;
   }

@@ -140,16 +140,28 @@ struct ImmaRows {
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
 
-  // B fragments of C: b[m] for the token of column n of tile m in a block of 16 tokens, k = columns 2p, 2p + 1.
-  static __device__ __forceinline__ void coefficients(const SharedBytes& page, int block, const ImmaRange& of, uint32_t (&b)[2]) {
-    const int n = threadIdx.x % 32 / 4, p = threadIdx.x % 4, at = R::kC + (16 * block + 2 * n) * R::kRankPad;
+  // Where a lane finds codes and scales of its two tokens of column n: in the first pages of a tile, from which the others' are constants
+  // away.
+  struct Tokens {
+    SharedBytes codes, scales;
+    __device__ __forceinline__ explicit Tokens(const SharedBytes& pages)
+        : codes{pages.base + own() * S::kDistance + R::kC + threadIdx.x % 32 / 4 * (2 * R::kRankPad) + (S::kRank == 8 ? 2 * (threadIdx.x % 4) : 0)},
+          scales{pages.base + own() * S::kDistance + R::kTokenScales + threadIdx.x % 32 / 4 * 4} {}
+    static __device__ __forceinline__ int own() { return S::kRank == 4 ? threadIdx.x % 4 / 2 : 0; }
+  };
+  // B fragments of C: b[m] for the token of column n of tile m in a block of 16 tokens, k = columns 2p, 2p + 1. `page` is the first of the
+  // product's.
+  __device__ __forceinline__ void coefficients(const Tokens& tokens, int page, int block, uint32_t (&b)[2]) const {
+    const int p = threadIdx.x % 4, at = page * S::kDistance + 16 * block * R::kRankPad;
+    const TokenUnits both = range.units(tokens.scales.load4(page * S::kDistance + 32 * block));
+    const TokenUnits units[2] = {{low_twice(both.scale), low_twice(both.bias)}, {high_twice(both.scale), high_twice(both.bias)}};
     if constexpr (S::kRank == 4) {
-      const uint2 w = page.load8(at);
-      b[0] = of.codes(w.x ^ 0x80808080u, p % 2 == 0 ? 0x4140 : 0x4342);
-      b[1] = of.codes(w.y ^ 0x80808080u, p % 2 == 0 ? 0x4140 : 0x4342);
+      const uint2 w = tokens.codes.load8(at);
+      b[0] = scaled_codes(w.x ^ 0x80808080u, p % 2 == 0 ? 0x4140 : 0x4342, units[0]);
+      b[1] = scaled_codes(w.y ^ 0x80808080u, p % 2 == 0 ? 0x4140 : 0x4342, units[1]);
     } else {
 #pragma unroll
-      for (int m = 0; m < 2; m++) b[m] = of.codes(page.load2(at + m * R::kRankPad + 2 * p) ^ 0x8080u, 0x4140);
+      for (int m = 0; m < 2; m++) b[m] = scaled_codes(tokens.codes.load2(at + m * R::kRankPad) ^ 0x8080u, 0x4140, units[m]);
     }
   }
 
@@ -201,6 +213,20 @@ struct ImmaRows {
         part[0][page % 2][page / 2] += first.sum(), part[kSets - 1][page % 2][page / 2] += second.sum();
       }
     }
+    // Two pages, `page` even: each has half of a product's k, so that what selects their columns is a pair of registers as it stands.
+    __device__ __forceinline__ void add_sets(int page, const TokenSums<S>& first0, const TokenSums<S>& second0, const TokenSums<S>& first1,
+                                             const TokenSums<S>& second1) {
+      if constexpr (S::kOnes) {
+        const int column = threadIdx.x % 32 / 4 % kPages;
+        const float low = column == page ? 1.f : 0.f, high = column == page + 1 ? 1.f : 0.f;
+        mma_row_sums_tf32(ones[0], first0.a0, second0.a0, first1.a0, second1.a0, low, high);
+        mma_row_sums_tf32(ones[1], first0.a1, second0.a1, first1.a1, second1.a1, low, high);
+        mma_row_sums_tf32(ones[0], first0.b0, second0.b0, first1.b0, second1.b0, low, high);
+        mma_row_sums_tf32(ones[1], first0.b1, second0.b1, first1.b1, second1.b1, low, high);
+      } else {
+        add_sets(page, first0, second0), add_sets(page + 1, first1, second1);
+      }
+    }
     // One page of one set: rows g + 8 take half of the tokens.
     __device__ __forceinline__ void add_page(int page, const TokenSums<S>& e) {
       if constexpr (S::kOnes)
@@ -230,6 +256,7 @@ struct ImmaRows {
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[kValues], float (&centroid)[kValues]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
     Sums sums;
+    const Tokens tokens(pages);
 #pragma unroll
     for (int first = 0; first < kGroups; first += kTogether) {
       uint32_t x[kTogether][kSets], rest[kTogether][kSets];
@@ -270,36 +297,35 @@ struct ImmaRows {
       for (int block = 0; block < S::kTokenBlocks; block++) {
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
-          const SharedBytes own{pages.base + ((first + t) * kMmaPages + (S::kRank == 4 ? p / 2 : 0)) * S::kDistance};
+          uint32_t b[2];
+          coefficients(tokens, (first + t) * kMmaPages, block, b);
           if constexpr (kPagePair) {
-            uint32_t b[2];
-            coefficients(own, block, range, b);
             const uint32_t keep0 = p / 2 == 0 ? 0xffffffffu : 0u, keep1 = ~keep0;
-            float y[2][4] = {}, scales[2][4];
+            float y[2][4] = {};
 #pragma unroll
             for (int m = 0; m < 2; m++)
               mma_m16n8k16(y[m], x[t][0] & keep0, x[t][0] & keep1, rest[t][0] & keep0, rest[t][0] & keep1, b[m], b[m], fp16{});
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-              load_token_scales<S>(SharedBytes{pages.base + (2 * (first + t) + i) * S::kDistance}, block, scales[i]);
-            sums.add_pair(first + t, TokenSums<S>(y, 0, scales[0]), TokenSums<S>(y, 2, scales[1]));
+            sums.add_pair(first + t, TokenSums<S>(y, 0), TokenSums<S>(y, 2));
           } else {  // rows g and g + 8 are two sets, or nothing; a page at a time
+            float y[kMmaPages][2][4] = {};
 #pragma unroll
             for (int i = 0; i < kMmaPages; i++) {
-              const int of = (first + t) * kMmaPages + i;
-              uint32_t b[2];
-              coefficients(own, block, range.kept(kMmaPages == 1 || p / 2 == i), b);
-              float y[2][4] = {}, scales[4];
+              // A product, for those are not as slow as masks. What is not finite makes NaN of its neighbour too.
+              const uint32_t on = kMmaPages == 1 || p / 2 == i ? 0x3c003c00u : 0u;
 #pragma unroll
-              for (int m = 0; m < 2; m++)
-                mma_m16n8k16(y[m], x[t][0], kSets == 2 ? x[t][kSets - 1] : 0u, rest[t][0], kSets == 2 ? rest[t][kSets - 1] : 0u,
-                             b[m], b[m], fp16{});
-              load_token_scales<S>(SharedBytes{pages.base + of * S::kDistance}, block, scales);
-              const TokenSums<S> e(y, 0, scales);
-              if constexpr (kSets == 2)
-                sums.add_sets(of, e, TokenSums<S>(y, 2, scales));
-              else
-                sums.add_page(of, e);
+              for (int m = 0; m < 2; m++) {
+                const uint32_t c = kMmaPages == 1 ? b[m] : f16x2_bits(__hmul2(f16x2(b[m]), f16x2(on)));
+                mma_m16n8k16(y[i][m], x[t][0], kSets == 2 ? x[t][kSets - 1] : 0u, rest[t][0], kSets == 2 ? rest[t][kSets - 1] : 0u, c, c, fp16{});
+              }
+            }
+            const int page = (first + t) * kMmaPages;
+            if constexpr (kSets == 2 && kMmaPages == 2) {
+              sums.add_sets(page, TokenSums<S>(y[0], 0), TokenSums<S>(y[0], 2), TokenSums<S>(y[kMmaPages - 1], 0), TokenSums<S>(y[kMmaPages - 1], 2));
+            } else if constexpr (kSets == 2) {
+              sums.add_sets(page, TokenSums<S>(y[0], 0), TokenSums<S>(y[0], 2));
+            } else {
+#pragma unroll
+              for (int i = 0; i < kMmaPages; i++) sums.add_page(page + i, TokenSums<S>(y[i], 0));
             }
           }
         }

@@ -306,7 +306,7 @@ struct BlockBuild {
         const float sum = warp_sum(c[j]);
         if (lane == j) mine = sum;
       }
-      const KeyScale key_scale = make_key_scale<T>(warp_top(fabsf(mine)), largest_code<8>(), power.up);
+      const KeyScale key_scale = make_key_scale<T, true>(warp_top(fabsf(mine)), largest_code<8>(), power.up);
       const Scale scale = key_scale.scale;
       if (lane < kRankPad) record[Layout::kC + t * kRankPad + lane] = static_cast<uint8_t>(signed_code<8>(mine, scale));
       if (lane == 0) reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[t] = bf16_bits(key_scale.stored);

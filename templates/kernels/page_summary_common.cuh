@@ -150,16 +150,21 @@ __device__ __forceinline__ PageScale with_key_scale(PageScale p, const KvCache& 
 }
 
 // The scale of mu or of a token of C, whose largest element is top * up, and what a record stores of it. Where up is no power of two,
-// the codes are made with the scale that is stored, in the caller's units.
+// the codes are made with the scale that is stored, in the caller's units. TOKEN: rounded up to 4 significant bits, as tokens' are.
 struct KeyScale {
   Scale scale;
   float stored;
 };
 
-template <class T>
+template <class T, bool TOKEN = false>
 __device__ __forceinline__ KeyScale make_key_scale(float top, float q, float up) {
+  const auto of = [q](float top) {
+    Scale s = make_scale(top, q);
+    if constexpr (TOKEN) s.value = four_bits(s.value), s.inverse = s.value > 0.f ? __frcp_rn(s.value) : 0.f;
+    return s;
+  };
   if constexpr (sizeof(T) == 2) {
-    const Scale s = make_scale(top, q);
+    const Scale s = of(top);
     return {s, s.value * up};
   } else {
     const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is

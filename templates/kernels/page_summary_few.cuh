@@ -200,7 +200,7 @@ struct FewPages {
       c[j] = j < RANK ? power.x[j < RANK ? j : 0] * (over[j < RANK ? j : 0] * root) : 0.f;
       top = fmaxf(top, fabsf(c[j]));
     }
-    const KeyScale key = quick_key_scale<T>(top, up);
+    const KeyScale key = quick_key_scale<T, 8, true>(top, up);
     uint32_t code[kPad];
 #pragma unroll
     for (int j = 0; j < kPad; j++) code[j] = round_bits(c[j], key.scale.inverse, 0);

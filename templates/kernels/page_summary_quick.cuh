@@ -26,21 +26,25 @@ __device__ __forceinline__ uint32_t pack_pair(float x, float y, fp16) {
 __device__ __forceinline__ uint32_t sixteenths(bf16) { return 0x3d803d80u; }
 __device__ __forceinline__ uint32_t sixteenths(fp16) { return 0x2c002c00u; }
 
-// A quick scale: a product for the division, which can differ from it by the last bit before the rounding to bf16.
+// A quick scale: a product for the division, which can differ from it by the last bit before the rounding to bf16. ROUND_UP: to 4
+// significant bits.
+template <bool ROUND_UP = false>
 __device__ __forceinline__ Scale quick_scale(float top, float over_q) {
-  const float value = __uint_as_float(static_cast<uint32_t>(bf16_bits(top * over_q)) << 16);
+  float value = __uint_as_float(static_cast<uint32_t>(bf16_bits(top * over_q)) << 16);
+  if constexpr (ROUND_UP) value = four_bits(value);
   return {value, value > 0.f ? rcp_approx(value) : 0.f};
 }
 
 // make_key_scale for codes of 8 or 4 bits, as quick.
-template <class T, int BITS = 8>
+template <class T, int BITS = 8, bool TOKEN = false>
 __device__ __forceinline__ KeyScale quick_key_scale(float top, float up) {
+  constexpr bool kRoundUp = TOKEN && BITS == 8;
   if constexpr (sizeof(T) == 2) {
-    const Scale s = quick_scale(top, 1.f / largest_code<BITS>());
+    const Scale s = quick_scale<kRoundUp>(top, 1.f / largest_code<BITS>());
     return {s, s.value * up};
   } else {
     const float power = __uint_as_float(__float_as_uint(up) & 0x7f800000u), rest = up / power;  // 1 to 2; NaN where up is
-    const Scale s = quick_scale(top * rest, 1.f / largest_code<BITS>());
+    const Scale s = quick_scale<kRoundUp>(top * rest, 1.f / largest_code<BITS>());
     return {s.value > 0.f ? Scale{s.value / rest, s.inverse * rest} : Scale{0.f, 0.f}, s.value * power};
   }
 }

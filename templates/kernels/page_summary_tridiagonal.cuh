@@ -300,7 +300,8 @@ struct TridiagonalBuild {
       top[0] = fmaxf(top[0], fabsf(c[0][j])), top[1] = fmaxf(top[1], fabsf(c[1][j]));
     }
     constexpr bool kNibbles = FORM::kCoefficientBits == 4;
-    const KeyScale first_key = quick_key_scale<T, FORM::kCoefficientBits>(top[0], up), second_key = quick_key_scale<T, FORM::kCoefficientBits>(top[1], up);
+    const KeyScale first_key = quick_key_scale<T, FORM::kCoefficientBits, true>(top[0], up);
+    const KeyScale second_key = quick_key_scale<T, FORM::kCoefficientBits, true>(top[1], up);
     const Scale first = first_key.scale, second = second_key.scale;
     uint32_t code[2 * kPad];
 #pragma unroll

@@ -324,7 +324,7 @@ struct WarpBuild {
       float top = fabsf(c);
 #pragma unroll
       for (int mask = 1; mask < kRankPad; mask *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
-      const KeyScale key_scale = make_key_scale<T>(top, largest_code<8>(), up);
+      const KeyScale key_scale = make_key_scale<T, true>(top, largest_code<8>(), up);
       if (token < PAGE) {
         record[Layout::kC + index] = static_cast<uint8_t>(signed_code<8>(c, key_scale.scale));
         if (column == 0) {

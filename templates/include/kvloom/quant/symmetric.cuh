@@ -34,6 +34,9 @@ __device__ __forceinline__ Scale make_scale(float top, float q) {
   return {value, __frcp_rn(value)};
 }
 
+// A bf16 scale that is not negative, rounded up to 4 significant bits: f16 holds its products with codes of 8 bits.
+__device__ __forceinline__ float four_bits(float scale) { return __uint_as_float(__float_as_uint(scale) + 0x000f0000u & 0xfff00000u); }
+
 // The bf16 pattern of a value that is already a bf16 times a power of two.
 __device__ __forceinline__ uint16_t bf16_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 
