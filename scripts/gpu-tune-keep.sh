@@ -28,4 +28,4 @@ python3 scripts/gpu_tune_doc.py doc "$out" docs/benchmarks/tuning.md
 go build -o "$K" ./cmd/kvloom # with the tables in it
 "$K" gen && "$K" gen --check
 go test ./autotune/lab ./specs -count 1 || true
-git status --short -- specs/tuned gen autotune/lab docs/benchmarks
+git status --short -- specs/tuned out autotune/lab docs/benchmarks
