@@ -140,13 +140,13 @@ struct ClusterShared {
 
 // Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
 // One warp; true sums need 17 bits at most, for a row has fewer than 65536 competing pages.
-template <int kCluster, class Load>
-__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8], Load load) {
+template <int kCluster>
+__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8]) {
   const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
   uint32_t all[4] = {};  // two 16-bit counts a word
 #pragma unroll
   for (int r = 0; r < kCluster; ++r) {
-    const uint4 c = load(reinterpret_cast<const uint4*>(&histograms[r][first]));
+    const uint4 c = *reinterpret_cast<const uint4*>(&histograms[r][first]);
     if (r < ranks) all[0] += c.x, all[1] += c.y, all[2] += c.z, all[3] += c.w;
   }
 #pragma unroll
@@ -189,12 +189,11 @@ __device__ __forceinline__ void find_cut(const int (&upto)[8], int need, Cut& cu
 
 // The first two warps: warp 0 finds the cut, and announces its candidates where there are no more than `most`; warp 1 finds what blocks of
 // lower rank count.
-template <int kCluster, class Memory, class Load>
-__device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[kShareBins], uint64_t* candidates, int rank, int left, int most,
-                                       Load load) {
+template <int kCluster, class Memory>
+__device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[kShareBins], uint64_t* candidates, int rank, int left, int most) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int upto[8];
-  sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto, load);
+  sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
   if (warp == 0) {
     find_cut(upto, left, sm.cut);
     __syncwarp();
@@ -214,7 +213,7 @@ __device__ __forceinline__ void cut_by(Memory& sm, const uint16_t (*histograms)[
                                        int left, int most) {
   if (threadIdx.x / 32 < 2) {
     ptx::wait_cluster_barrier(landed, 0);
-    cut_of<kCluster>(sm, histograms, candidates, rank, left, most, [](const uint4* p) { return *p; });
+    cut_of<kCluster>(sm, histograms, candidates, rank, left, most);
   }
   __syncthreads();
 }

@@ -178,6 +178,7 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, flo
   using namespace select;
   if (args.masses == nullptr || args.batch != 1) return false;
   constexpr int kAtOnce = 8;  // values of a thread on their way
+  constexpr int kPieces = kCluster * kShareBins / 8, kOfThread = (kPieces + kThreads - 1) / kThreads;  // counts, eight a piece
   using Memory = ClusterShared<padded(HEADS), kThreads, kCluster, kPages>;
   __shared__ __align__(8) uint64_t barriers[3];
   static_assert(kCapacity <= (kPages + kMostExtra / kThreads) * kThreads * kCluster, "a bit for each page of a block");
@@ -196,6 +197,10 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, flo
   part.turns = (part.end - part.begin + kThreads - 1) / kThreads;
   if constexpr (kDependent) ptx::wait_for_dependencies();  // the first launch, and so the scores
   const uint32_t made = load_word(shares.made);
+  uint4 piece[kOfThread];
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i)
+    if (kPieces % kThreads == 0 || i * kThreads + tid < kPieces) piece[i] = load_counts(reinterpret_cast<const uint4*>(shares.counts) + i * kThreads + tid);
   float some[kAtOnce];
   const auto ask = [&](int turn) {
 #pragma unroll
@@ -212,7 +217,12 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, flo
   ask(0);
   ptx::cluster_wait<kCluster>();
   if (!fits || made == 0) return false;
-  if (tid / 32 < 2) cut_of<kCluster>(sm, shares.counts, part.candidates, part.rank, part.need, kFewCandidates, load_counts);
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i)
+    if (kPieces % kThreads == 0 || i * kThreads + tid < kPieces) reinterpret_cast<uint4*>(sm.histograms)[i * kThreads + tid] = piece[i];
+  __syncthreads();
+  ptx::cluster_arrive<kCluster>();  // this block has read the counts
+  if (tid / 32 < 2) cut_of<kCluster>(sm, sm.histograms, part.candidates, part.rank, part.need, kFewCandidates);
   keep(0);
 #pragma unroll 1
   for (int turn = kAtOnce; turn < part.turns; turn += kAtOnce) {
@@ -221,7 +231,6 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, flo
   }
   ptx::wait_copies<0>();  // the caller's
   __syncthreads();
-  ptx::cluster_arrive<kCluster>();  // this block has read the counts
   const float none[1] = {0.0f};
   if (choose<HEADS, kThreads, kCluster, 0, true, true, true>(sm, part, none, values, out)) return true;
   leave_counts<kCluster>(args);
