@@ -90,7 +90,10 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   static_assert(kThreads >= kWords, "a thread has a word of counts");
   __shared__ uint32_t counts[kWords];  // two bins a word
   __shared__ float2 heads[HEADS];
-  if (args.masses == nullptr || args.batch != 1) return;
+  if (args.masses == nullptr || args.batch != 1) {
+    ptx::wait_for_dependencies();  // all the same: the second launch waits for this one alone, and reads the scores itself
+    return;
+  }
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int list = blockIdx.x / (kCluster * kSlices), lists = gridDim.x / (kCluster * kSlices);
   const int of_list = blockIdx.x % (kCluster * kSlices), rank = of_list / kSlices, slice = of_list % kSlices;
