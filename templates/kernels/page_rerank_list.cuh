@@ -102,21 +102,46 @@ struct ListRerank {
     score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
   }
 
-  // A list that page_select left in memory, and this lane's candidate, which is asked for before the count is known: past it the list holds anything.
-  __device__ __forceinline__ int find(List& l, int lists) const {
-    l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
-    const int page = lane < kEach && first() + lane < args.candidate_slots * SUMMARY_PAGES ? page_of<Group>(l, first() + lane) : -1;
-    l.proposed = min(args.candidate_counts[static_cast<int64_t>(l.request) * lists + l.list], min(args.candidate_slots, kMost / SUMMARY_PAGES));
-    l.count = pages_of<Group>(l.candidates, l.proposed, l.pages, args.recent_pages);
-    return page;
-  }
-
   // Head and part of it that this warp looks after, of turn i.
   __device__ __forceinline__ int head_of(int i) const { return kParts > 1 ? warp / kParts : warp + i * kNumWarps; }
   __device__ __forceinline__ int part_of() const { return kParts > 1 ? warp % kParts : 0; }
 
+  // What a warp asks for as soon as there are candidates: those whose estimates its lanes sum, and the masses of the heads that it looks after.
+  static constexpr int kProposed = kMost / SUMMARY_PAGES, kOwnEstimates = (kProposed + 32 * kParts - 1) / (32 * kParts);
+  struct Asked {
+    int group[kOwnEstimates];
+    RowMasses masses[kOfWarp];
+  };
+  struct Estimates {
+    float of[kOfWarp][kOwnEstimates];
+  };
+
+  // The place of this lane's n-th estimate in the list of candidates.
+  __device__ __forceinline__ int place(int n) const { return 32 * (n * kParts + part_of()) + lane; }
+
+  // There are `width` places in the list.
+  __device__ __forceinline__ void ask(const List& l, int width, Asked& asked) const {
+    if constexpr (!kMassed) return;
+#pragma unroll
+    for (int n = 0; n < kOwnEstimates; n++) asked.group[n] = place(n) < width ? l.candidates[place(n)] : -1;
+#pragma unroll
+    for (int i = 0; i < kOfWarp; i++)
+      if (summed && head_of(i) < HEADS && part_of() == 0)
+        asked.masses[i].load(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + head_of(i)) * reduce::kMassParts);
+  }
+
+  // A list that page_select left in memory, and this lane's candidate, which is asked for before the count is known: past it the list holds anything.
+  __device__ __forceinline__ int find(List& l, int lists, Asked& asked) const {
+    l.candidates = args.candidates + l.request * args.candidates_batch_stride + l.list * args.candidates_list_stride;
+    const int page = lane < kEach && first() + lane < args.candidate_slots * SUMMARY_PAGES ? page_of<Group>(l, first() + lane) : -1;
+    ask(l, min(args.candidate_slots, kProposed), asked);
+    l.proposed = min(args.candidate_counts[static_cast<int64_t>(l.request) * lists + l.list], min(args.candidate_slots, kProposed));
+    l.count = pages_of<Group>(l.candidates, l.proposed, l.pages, args.recent_pages);
+    return page;
+  }
+
   // Shifts and masses of the rows. Without masses, each block sums its part of a row, relative to the larger of its first two scores.
-  __device__ __forceinline__ void sum_rows(const List& l, uint32_t landed_at) const {
+  __device__ __forceinline__ void sum_rows(const List& l, const Asked& asked, uint32_t landed_at) const {
 #pragma unroll
     for (int i = 0; i < kOfWarp; i++) {
       const int h = head_of(i), of = part_of();
@@ -124,7 +149,7 @@ struct ListRerank {
       const float* row = l.scores + h * l.head_stride;
       if (summed) {
         if (of != 0) break;
-        const float2 m = row_mass(reinterpret_cast<const float2*>(args.masses) + (static_cast<int64_t>(l.list) * HEADS + h) * reduce::kMassParts);
+        const float2 m = asked.masses[i].sum();
         const float all = warp_sum(m.y);
         if (lane == 0) memory.shifts[h] = m.x, memory.sums[0][h * kParts] = all;
       } else {
@@ -148,25 +173,16 @@ struct ListRerank {
     }
   }
 
-  // Estimates of candidates that this lane sums, of the heads that its warp looks after.
-  static constexpr int kProposed = kMost / SUMMARY_PAGES, kOwnEstimates = (kProposed + 32 * kParts - 1) / (32 * kParts);
-  struct Estimates {
-    float of[kOfWarp][kOwnEstimates];
-  };
-
-  // Asks for them: what they lie at comes with the candidates.
-  __device__ __forceinline__ void ask_estimates(const List& l, Estimates& mine) const {
-    int group[kOwnEstimates];
-#pragma unroll
-    for (int n = 0; n < kOwnEstimates; n++) {
-      const int at = 32 * (n * kParts + part_of()) + lane;
-      group[n] = at < l.proposed ? l.candidates[at] : -1;
-    }
+  // Asks for the estimates.
+  __device__ __forceinline__ void ask_estimates(const List& l, const Asked& asked, Estimates& mine) const {
 #pragma unroll
     for (int i = 0; i < kOfWarp; i++)
 #pragma unroll
-      for (int n = 0; n < kOwnEstimates; n++)
-        mine.of[i][n] = group[n] >= 0 && head_of(i) < HEADS ? l.scores[head_of(i) * l.head_stride + group[n]] : -reduce::kInfinity;
+      for (int n = 0; n < kOwnEstimates; n++) {
+        const bool is = place(n) < l.proposed && asked.group[n] >= 0 && head_of(i) < HEADS;
+        const float* at = l.scores + (is ? head_of(i) * l.head_stride + asked.group[n] : 0);
+        mine.of[i][n] = is ? *at : -reduce::kInfinity;
+      }
   }
 
   // Sums of the candidates' estimates relative to the shifts, in this block alone.
@@ -270,7 +286,7 @@ struct ListRerank {
   // `given`, for the output, are used where there is one.
   template <bool kMet>
   __device__ __forceinline__ void run(uint8_t* rings, const PageRerankAttendArgs* given, const List& l, int lists, int length, const PageScoreArgs& score,
-                                      const Query& query, int page) const {
+                                      const Query& query, int page, const Asked& asked) const {
     const KvCache& cache = args.cache;
     const int tid = threadIdx.x, worker = warp * kCluster + rank, first = worker * kEach;
     auto& sm = memory.gathered;
@@ -278,8 +294,10 @@ struct ListRerank {
     const int own = max(min(l.count - first, kEach), 0);
     int block = -1, tokens = 0;
     if (lane < own && page >= 0 && page < l.pages) block = __ldg(cache.block_table + l.request * cache.table_stride + page);
-    if (block >= 0) tokens = min(length - page * PAGE, PAGE);
     const bool chooses = l.count > args.slots;  // else every candidate is attended
+    [[maybe_unused]] Estimates estimates;
+    if (kMassed && chooses) ask_estimates(l, asked, estimates);
+    if (block >= 0) tokens = min(length - page * PAGE, PAGE);
     const uint32_t landed_at = ptx::shared_address(&memory.landed);
     // A warp's ring holds the keys of its pages, then the values of those that are chosen.
     const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
@@ -304,10 +322,8 @@ struct ListRerank {
       for (int i = chosen + tid; i < args.slots; i += kThreads) out[i] = -1;
     }
     if constexpr (!kMet) ptx::cluster_wait<kCluster>();
-    [[maybe_unused]] Estimates estimates;
     if (kMassed && chooses) {
-      ask_estimates(l, estimates);
-      sum_rows(l, landed_at);
+      sum_rows(l, asked, landed_at);
       __syncthreads();  // the shifts are there
     }
 
@@ -507,8 +523,9 @@ __device__ __forceinline__ void serve(typename B::Memory& memory, const PageRera
   typename B::Query query;
   load_columns<typename B::S>(score, l.request, l.list, query);
   ptx::wait_for_dependencies();
-  const int page = all.find(l, gridDim.y);
-  all.template run<false>(rings, attends, l, gridDim.y, length, score, query, page);
+  typename B::Asked asked;
+  const int page = all.find(l, gridDim.y, asked);
+  all.template run<false>(rings, attends, l, gridDim.y, length, score, query, page, asked);
 }
 
 }  // namespace rerank

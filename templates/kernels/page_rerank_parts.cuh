@@ -221,24 +221,31 @@ struct LaneKeys {
   }
 };
 
-// The shift of a head's row and, where page_score has left masses, the mass of all its pages relative to 2^shift; by one warp.
-__device__ __forceinline__ float2 row_mass(const float2* masses) {
-  constexpr int kLoads = reduce::kMassParts / 32;
+// The masses that page_score has left of a head's row; a lane's parts.
+struct RowMasses {
+  static constexpr int kLoads = reduce::kMassParts / 32;
   static_assert(reduce::kMassParts % 32 == 0, "a lane has as many parts as another");
   float2 part[kLoads];
+
+  __device__ __forceinline__ void load(const float2* masses) {
 #pragma unroll
-  for (int i = 0; i < kLoads; i++) part[i] = masses[32 * i + threadIdx.x % 32];
-  float shift = -reduce::kInfinity, all = 0.0f;
+    for (int i = 0; i < kLoads; i++) part[i] = masses[32 * i + threadIdx.x % 32];
+  }
+
+  // The row's shift, and this lane's share of the mass of all its pages relative to 2^shift; by one warp.
+  __device__ __forceinline__ float2 sum() const {
+    float shift = -reduce::kInfinity, all = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kLoads; i++)
-    if (part[i].y != 0.0f) shift = fmaxf(shift, part[i].x);
+    for (int i = 0; i < kLoads; i++)
+      if (part[i].y != 0.0f) shift = fmaxf(shift, part[i].x);
 #pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) shift = fmaxf(shift, __shfl_xor_sync(reduce::kFullWarp, shift, mask));
+    for (int mask = 16; mask > 0; mask /= 2) shift = fmaxf(shift, __shfl_xor_sync(reduce::kFullWarp, shift, mask));
 #pragma unroll
-  for (int i = 0; i < kLoads; i++)
-    if (part[i].y != 0.0f) all = fmaf(part[i].y, exp2_approx(part[i].x - shift), all);
-  return make_float2(shift, all);
-}
+    for (int i = 0; i < kLoads; i++)
+      if (part[i].y != 0.0f) all = fmaf(part[i].y, exp2_approx(part[i].x - shift), all);
+    return make_float2(shift, all);
+  }
+};
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll

@@ -72,9 +72,11 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   __syncthreads();  // the list is whole, and nobody looks at what selection kept any more
   l.count = pages_of<Group>(candidates, l.proposed, l.pages, args.recent_pages);
   const int page = lane < B::kEach && both.first() + lane < l.count ? page_of<Group>(l, both.first() + lane) : -1;
+  typename B::Asked asked;
+  both.ask(l, l.proposed, asked);
   typename B::Query query;
   load_columns<typename B::S>(score, request, list, query);
-  both.template run<true>(rings, &all.both, l, lists, length, score, query, page);
+  both.template run<true>(rings, &all.both, l, lists, length, score, query, page, asked);
   if (threadIdx.x == 0) mbarrier_invalidate(&listed);
 }
 
