@@ -27,7 +27,7 @@ for file in "${files[@]}"; do
 done
 join() { local IFS=,; echo "$*"; }
 
-forms=r1w,r2w,r4w,r8w,r2c4,r1c4m4,r2c4w,r2c4s16w,r1c4w,r1c4m4w,r1c4m4s16w,r1c4m4wp2
+forms=r1w,r2w,r4w,r8w,r2c4,r1c4m4,r2c4w,r2c4s16w,r1c4w,r1c4m4w,r1c4m4s16w,r1c4m4wp2,r1wg2,r2wg2,r2wp2
 measure() { "$kvloom" quality "$@" --queries 32 --markdown; }
 section() { # title, sentence
   printf '\n## %s\n\n%s\n' "$1" "$2"

@@ -54,7 +54,8 @@ type KVQuantizeArgs struct {
 	Workspace     device.Ptr // zeroed once by the caller; every launch leaves it zeroed
 }
 
-// PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp.
+// PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp. Where pages share summaries
+// (Model.SummaryPages) scores are of groups of them.
 type PageScoreArgs struct {
 	Cache              KVCache
 	Q                  device.Ptr // [batch, q head, dim], cache dtype; bf16 beside fp8_e4m3
@@ -79,7 +80,8 @@ const MassParts = 288
 // MassesBytes is the memory of the masses of a batch of one.
 func MassesBytes(queryHeads int) int64 { return int64(queryHeads) * MassParts * 8 }
 
-// PageSelectArgs combines the group's scores and picks min(Slots, pages) pages a list, ascending, -1 after.
+// PageSelectArgs combines the group's scores and picks min(Slots, pages) pages a list, ascending, -1 after. Where pages share summaries
+// (Model.SummaryPages) all that it counts and lists are groups: Model.Groups, SinkGroups, RecentGroups.
 type PageSelectArgs struct {
 	Scores           device.Ptr // f32 [batch, q head, page]
 	Masses           device.Ptr // as page_score left them beside these scores; or 0
@@ -99,7 +101,8 @@ type PageSelectArgs struct {
 	RecentPages      int32
 }
 
-// PageRerankArgs scores the candidates of every list exactly and chooses min(Slots, candidates) of them, ascending, -1 after.
+// PageRerankArgs scores the candidates of every list exactly and chooses min(Slots, candidates) of them, ascending, -1 after. Where pages share
+// summaries (Model.SummaryPages) Scores and Candidates are of groups, whose pages are scored and chosen one by one.
 type PageRerankArgs struct {
 	Cache                 KVCache
 	Q                     device.Ptr // [batch, q head, dim], as PageScoreArgs

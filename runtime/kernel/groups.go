@@ -22,6 +22,14 @@ func (m Model) RecentGroups() int {
 	return (m.RecentPages+m.GroupPages()-2)/m.GroupPages() + 1
 }
 
+// selectsGroups checks that a selection counts groups as what reads the same scores does. Where each page has a summary of its own, it may look at
+// fewer pages than the table holds.
+func (c *checker) selectsGroups(m *Model, x *PageSelectArgs, k *KVCache) {
+	if m.SummaryPages > 0 && x.MaxPages != m.Groups(k.MaxPages) {
+		c.fail("select.max_pages", "is %d, a table of %d pages has %d groups of %d", x.MaxPages, k.MaxPages, m.Groups(k.MaxPages), m.SummaryPages)
+	}
+}
+
 // groups checks that a table's rows are whole groups.
 func (c *checker) groups(m *Model, k *KVCache) {
 	if n := m.GroupPages(); int(k.MaxPages)%n != 0 {

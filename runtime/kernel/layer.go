@@ -86,6 +86,7 @@ func (s *Set) CheckLayer(a *LayerArgs) error {
 		return c.result()
 	}
 	x, y, z := &a.Score, &a.Select, &a.Attend
+	c.selectsGroups(&s.bundle.Model, y, &x.Cache)
 	if y.Scores != x.Scores || y.ScoreBatchStride != x.ScoreBatchStride || y.ScoreHeadStride != x.ScoreHeadStride {
 		c.fail("select.scores", "and their strides must be those that score writes")
 	}

@@ -55,6 +55,7 @@ func (s *Set) CheckPageSelectRerankAttend(a *PageSelectRerankAttendArgs) error {
 	c := checker{work: PageSelectRerankAttend}
 	c.proposed(&a.Select, &a.Both.Rerank)
 	y := &a.Both.Rerank
+	c.selectsGroups(&s.bundle.Model, &a.Select, &y.Cache)
 	if a.Select.Scores != y.Scores || a.Select.Masses != y.Masses || a.Select.ScoreBatchStride != y.ScoreBatchStride || a.Select.ScoreHeadStride != y.ScoreHeadStride {
 		c.fail("rerank.scores", "masses and their strides must be those that select reads")
 	}

@@ -44,7 +44,8 @@ struct KvQuantizeArgs {
   uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
 };
 
-// page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling.
+// page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling. Where pages share summaries
+// (groups.cuh), of groups; max_pages is then a multiple of their pages.
 struct PageScoreArgs {
   KvCache cache;
   const void* q;                 // [batch, q head, dim], cache dtype; bf16 beside e4m3
@@ -59,7 +60,8 @@ struct PageScoreArgs {
   float softmax_scale, logit_softcap;                 // cap 0 with kSoftcap == false
 };
 
-// page_select: combines the group's scores and picks exactly min(slots, pages) pages a list, ascending, -1 after.
+// page_select: combines the group's scores and picks exactly min(slots, pages) pages a list, ascending, -1 after. Where pages share summaries
+// it knows groups alone: max_pages, slots and what is always kept count them, and lists hold them.
 struct PageSelectArgs {
   const float* scores;           // [batch, q head, page]
   const float* masses;           // as page_score left them beside these scores; or null
@@ -73,7 +75,8 @@ struct PageSelectArgs {
   int32_t slots, sink_pages, recent_pages;
 };
 
-// page_rerank: scores the candidates of every list exactly and chooses min(slots, candidates) of them, ascending, -1 after.
+// page_rerank: scores the candidates of every list exactly and chooses min(slots, candidates) of them, ascending, -1 after. Where pages share
+// summaries scores and candidates are of groups, whose pages it scores and chooses one by one.
 struct PageRerankArgs {
   KvCache cache;
   const void* q;                    // [batch, q head, dim], as page_score
