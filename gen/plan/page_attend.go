@@ -40,7 +40,6 @@ type attendSizes struct {
 	tileHeads  int // query heads of a block
 	headTiles  int // blocks that a list's heads need
 	ringBytes  int // of one warp
-	flatBytes  int // the same where tiles come by bulk copies
 	partBytes  int // of one split
 	queryBytes int
 }
@@ -60,7 +59,6 @@ func newAttendSizes(s *specs.Spec, stages, columns int) attendSizes {
 		stage = s.Kivi().Head + s.Kivi().Tile
 	}
 	z.ringBytes = max(stages*stage, 4*z.tileHeads*(d+4))
-	z.flatBytes = max(stages*2*16*16*(cacheBytes(s)*d/16), 4*z.tileHeads*(d+4))
 	z.partBytes = 4 * z.tileHeads * (d + 2)
 	z.queryBytes = 8 * z.columns * (2*d + 16)
 	return z
@@ -74,7 +72,7 @@ func planPageAttend(s *specs.Spec, t Target) FamilyPlan {
 	seen := map[string]bool{}
 	p.Candidates, p.Rejected = attendListCandidates(s, t)
 	for _, shape := range attendShapes {
-		if shape.form == Hopper && t.Arch != "sm_90a" || shape.bulk && !flatTiles(s) {
+		if shape.form == Hopper && t.Arch != "sm_90a" || shape.bulk && (s.Attention.HeadDim%128 != 0 || cacheBytes(s) != 2) {
 			continue
 		}
 		c := attendCandidate(s, t, shape)

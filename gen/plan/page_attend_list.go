@@ -12,26 +12,15 @@ import (
 // and the group has more than 8.
 type attendListShape struct {
 	warps, stages, cluster, columns int
-	bulk                            bool // tiles come by bulk copies
 }
 
 // attendListShapes, the default of many lists first. columns 0 is as many as registers allow. Wide groups do better with one n tile a warp
 // and twice the clusters: half the arithmetic a warp, and keys and values come from L2 the second time. Of small blocks several share an
 // SM, which hides the latencies of many lists behind each other.
 var attendListShapes = []attendListShape{
-	{8, 2, 8, 0, false}, {4, 2, 16, 1, false}, {8, 2, 8, 1, false}, {8, 1, 8, 0, false}, {8, 1, 16, 1, false}, {4, 4, 8, 1, false},
-	{4, 4, 8, 0, false}, {8, 1, 16, 0, false}, {8, 2, 16, 0, false}, {16, 1, 8, 1, false}, {16, 1, 16, 1, false}, {16, 2, 8, 1, false},
-	{4, 2, 16, 0, false}, {4, 2, 8, 1, false}, {4, 3, 8, 1, false}, {2, 4, 8, 1, false},
-	{8, 2, 8, 1, true}, {16, 1, 8, 1, true}, {4, 2, 16, 1, true}, {8, 1, 16, 1, true}, {4, 4, 8, 1, true},
+	{8, 2, 8, 0}, {4, 2, 16, 1}, {8, 2, 8, 1}, {8, 1, 8, 0}, {8, 1, 16, 1}, {4, 4, 8, 1}, {4, 4, 8, 0}, {8, 1, 16, 0}, {8, 2, 16, 0},
+	{16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1}, {4, 2, 16, 0}, {4, 2, 8, 1}, {4, 3, 8, 1}, {2, 4, 8, 1},
 }
-
-// flatTiles reports whether there is a form of the spec's tiles by bulk copies: 16 pieces of 16 bytes of a row are rows of a tile of V^T.
-func flatTiles(s *specs.Spec) bool {
-	return s.Attention.HeadDim%128 == 0 && cacheBytes(s) == 2 && s.Cache.KiviBits() == 0
-}
-
-// flat is the type of an element of such tiles.
-func flat(element string) string { return "kvloom::attend::Flat<" + element + ">" }
 
 // wideClusters is how many clusters of 16 blocks an H200 runs at once, a block an SM.
 const wideClusters = 7
@@ -46,7 +35,7 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 		if shape.columns == 0 {
 			shape.columns = newAttendSizes(s, shape.stages, 0).columns
 		}
-		if seen[shape] || shape.bulk && !flatTiles(s) {
+		if seen[shape] {
 			continue
 		}
 		seen[shape] = true
@@ -60,9 +49,9 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 	// With few lists the widest clusters use most SMs, with some more those of one n tile a warp; with many either comes in two waves.
 	switch clusters := attendLists(s) * newAttendSizes(s, 1, 1).headTiles; {
 	case clusters <= wideClusters:
-		leadWith(candidates, attendListShape{4, 2, 16, 1, false})
+		leadWith(candidates, attendListShape{4, 2, 16, 1})
 	case clusters <= 2*wideClusters:
-		leadWith(candidates, attendListShape{8, 2, 8, 1, false})
+		leadWith(candidates, attendListShape{8, 2, 8, 1})
 	}
 	return candidates, rejected
 }
@@ -70,8 +59,7 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 // leadWith moves a shape's candidate, where there is one, before the others.
 func leadWith(candidates []Candidate, shape attendListShape) {
 	i := slices.IndexFunc(candidates, func(c Candidate) bool {
-		bulk := slices.Contains(c.Params, Param{"bulk", 1})
-		return attendListShape{c.Param("warps"), c.Param("stages"), c.Param("cluster"), c.Param("columns"), bulk} == shape
+		return attendListShape{c.Param("warps"), c.Param("stages"), c.Param("cluster"), c.Param("columns")} == shape
 	})
 	if i > 0 {
 		c := candidates[i]
@@ -88,18 +76,11 @@ func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candida
 	if s.Cache.KiviBits() > 0 {
 		c.Header = "kernels/page_attend_kivi_list.cuh"
 	}
-	ring := z.ringBytes
-	if shape.bulk {
-		c.Params = append(c.Params, Param{"bulk", 1})
-		c.Header, ring = "kernels/page_attend_bulk_list.cuh", z.flatBytes
-		t := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "T" })
-		c.Constants[t].Value = flat(c.Constants[t].Value)
-	}
 	columns := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kColumns" })
 	c.Constants[columns].Value = fmt.Sprint(shape.columns)
 	c.Constants = slices.Insert(c.Constants, columns+1, Constant{"kCluster", fmt.Sprint(shape.cluster)})
 	c.Geometry.Grid[0], c.Geometry.Grid[1].Times = launch.Const(int64(shape.cluster)), int64(z.headTiles)
-	c.Geometry.Cluster, c.Geometry.DynamicShared, c.Geometry.Workspace = shape.cluster, shape.warps*ring, nil
+	c.Geometry.Cluster, c.Geometry.DynamicShared, c.Geometry.Workspace = shape.cluster, shape.warps*z.ringBytes, nil
 	return c
 }
 
@@ -107,7 +88,7 @@ func attendListRefusal(s *specs.Spec, t Target, shape attendListShape, dynamic i
 	z := newAttendSizes(s, shape.stages, shape.columns)
 	// What the blocks of a cluster send, the warps' peaks and sums, the query.
 	quads := (z.tileHeads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
-	static := shape.cluster*(16*quads+8*z.tileHeads) + 8*shape.warps*z.tileHeads + z.queryBytes + 64 + 8*shape.warps*shape.stages
+	static := shape.cluster*(16*quads+8*z.tileHeads) + 8*shape.warps*z.tileHeads + z.queryBytes + 64
 	if static > staticShared {
 		return fmt.Sprintf("the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}

@@ -14,16 +14,13 @@ const PageSelectAttend Family = "page_select_attend"
 // selectAttendShape is one choice of the tuner: a cluster of blocks selects a list and attends to it.
 type selectAttendShape struct {
 	warps, stages, cluster int
-	bulk                   bool // tiles come by bulk copies
 	shares                 bool // a launch of its own makes the shares
 }
 
 // selectAttendShapes, the default of many lists first.
 var selectAttendShapes = []selectAttendShape{
-	{16, 1, 8, false, false}, {8, 2, 8, false, false}, {8, 1, 8, false, false}, {16, 1, 16, false, false}, {8, 2, 16, false, false},
-	{8, 1, 16, false, false}, {16, 1, 8, true, false}, {8, 2, 8, true, false}, {8, 1, 8, true, false}, {16, 1, 16, true, false},
-	{8, 2, 16, true, false}, {8, 1, 16, true, false}, {16, 1, 16, false, true}, {8, 2, 16, false, true}, {16, 1, 16, true, true},
-	{16, 1, 8, false, true}, {8, 2, 8, false, true}, {16, 1, 8, true, true},
+	{16, 1, 8, false}, {8, 2, 8, false}, {8, 1, 8, false}, {16, 1, 16, false}, {8, 2, 16, false}, {8, 1, 16, false},
+	{16, 1, 16, true}, {8, 2, 16, true}, {16, 1, 8, true}, {8, 2, 8, true},
 }
 
 // listSlots is select::kListSlots: slots of a list that a block keeps.
@@ -35,7 +32,7 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		return p
 	}
 	for _, shape := range selectAttendShapes {
-		if shape.bulk && !flatTiles(s) || shape.shares && selectSharesRefusal(s, shape.selection()) != "" {
+		if shape.shares && selectSharesRefusal(s, shape.selection()) != "" {
 			continue // page_select names the reason
 		}
 		c := selectAttendCandidate(s, t, shape)
@@ -60,14 +57,6 @@ func (x selectAttendShape) sizes(s *specs.Spec) attendSizes {
 		columns = 1
 	}
 	return newAttendSizes(s, x.stages, columns)
-}
-
-// ring is what a warp has of the shared memory.
-func (x selectAttendShape) ring(s *specs.Spec) int {
-	if x.bulk {
-		return x.sizes(s).flatBytes
-	}
-	return x.sizes(s).ringBytes
 }
 
 // mostKnown is how many of its pages' blocks a thread reads ahead at most: what keeps the shared memory of a block within its limit.
@@ -100,21 +89,17 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 	z := shape.sizes(s)
 	threads := of.threads
 	words := selectAttendWords(s, shape)
-	known, ring := min(selectAttendRows(s, shape), mostKnown), shape.ring(s)
-	params, element := []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}}, "kvloom::"+s.Cache.DType
-	if shape.bulk {
-		params, element = append(params, Param{"bulk", 1}), flat(element)
-	}
+	known := min(selectAttendRows(s, shape), mostKnown)
 	c := Candidate{
 		Family: PageSelectAttend, Form: Hopper, Arch: t.Arch,
 		Key:    fmt.Sprintf("%s %s", attendKey(s), s.Locks.Combine),
-		Params: params,
+		Params: []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}},
 		Constants: []Constant{
 			{"PAGE", fmt.Sprint(s.Cache.PageSize)},
 			{"HEADS", fmt.Sprint(heads)},
 			{"COMBINE", "kvloom::reduce::Combine::" + combineNames[s.Locks.Combine]},
 			{"HEAD_DIM", fmt.Sprint(s.Attention.HeadDim)},
-			{"T", element},
+			{"T", "kvloom::" + s.Cache.DType},
 			{"SOFTCAP", fmt.Sprint(s.Attention.LogitSoftcap > 0)},
 			{"kWarps", fmt.Sprint(shape.warps)},
 			{"kStages", fmt.Sprint(shape.stages)},
@@ -122,20 +107,20 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 			{"kCluster", fmt.Sprint(shape.cluster)},
 			{"kBufferWords", fmt.Sprint(words)},
 			{"kPages", fmt.Sprint(of.pages)},
-			{"kAhead", fmt.Sprint(selectAhead(s, of, shape.warps*ring))},
+			{"kAhead", fmt.Sprint(selectAhead(s, of, shape.warps*z.ringBytes))},
 			{"kKnown", fmt.Sprint(known)},
 			{"kDependent", "true"},
 		},
 		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(ring+8*32) + 8*listSlots + 4*known*threads, Dependent: true,
+			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(z.ringBytes+8*32) + 8*listSlots + 4*known*threads, Dependent: true,
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
 		},
 		MinBlocks: 1,
 	}
 	if shape.shares {
-		capacity := shareCapacity(of, shape.warps*ring/4)
+		capacity := shareCapacity(of, shape.warps*z.ringBytes/4)
 		c.Constants = append(c.Constants, Constant{"kShareCapacity", fmt.Sprint(capacity)})
 		c = withShares(s, c, of, capacity, selectSlices(s, shape.cluster))
 	}
@@ -159,7 +144,7 @@ func selectAttendRefusal(s *specs.Spec, t Target, shape selectAttendShape, dynam
 	}
 	quads := (heads*s.Attention.HeadDim/4 + shape.cluster - 1) / shape.cluster
 	static := selectStatic(heads, selectShape{Hopper, 32 * shape.warps, shape.cluster}) +
-		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64 + 8*shape.warps*shape.stages
+		shape.cluster*(16*quads+8*heads) + 8*shape.warps*z.tileHeads + z.headTiles*z.queryBytes + 64
 	if static > staticShared {
 		return fmt.Sprintf("selection and the parts of %d blocks need %d B of static shared memory, the limit is %d B", shape.cluster, static, staticShared)
 	}

@@ -16,21 +16,19 @@ func TestPageSelectAttendOnSimulator(t *testing.T) {
 		name, reason           string
 		group, kvs             int
 		warps, stages, cluster int
-		bulk                   bool
 	}{
-		{"group 4", "a tile a warp, the bar's shape", 4, 8, 16, 1, 8, true},
-		{"group 4 by lanes", "the same by copies of 16 bytes", 4, 8, 16, 1, 8, false},
-		{"group 7", "two tiles a warp; a group that is no power of two", 7, 2, 8, 2, 8, true},
-		{"group 16", "two n tiles of heads, sixteen blocks", 16, 2, 8, 1, 16, false},
-		{"group 12", "half of the warps for eight heads, half for four", 12, 2, 16, 1, 8, true},
-		{"group 1", "one head", 1, 2, 16, 1, 16, false},
+		{"group 4", "a tile a warp, the bar's shape", 4, 8, 16, 1, 8},
+		{"group 7", "two tiles a warp; a group that is no power of two", 7, 2, 8, 2, 8},
+		{"group 16", "two n tiles of heads, sixteen blocks", 16, 2, 8, 1, 16},
+		{"group 12", "half of the warps for eight heads, half for four", 12, 2, 16, 1, 8},
+		{"group 1", "one head", 1, 2, 16, 1, 16},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := immaSpec(128, 16, 4, 4, tc.group, tc.kvs, "bf16")
 			first := func(f plan.Family) plan.Candidate { return plan.ForFamily(f, s, plan.Targets["sm_90a"]).Candidates[0] }
 			fused := chosenBy(plan.PageSelectAttend, s, func(c plan.Candidate) bool {
 				return c.Param("warps") == tc.warps && c.Param("stages") == tc.stages && c.Param("cluster") == tc.cluster &&
-					slices.Contains(c.Params, plan.Param{Name: "bulk", Value: 1}) == tc.bulk
+					!slices.ContainsFunc(c.Params, func(p plan.Param) bool { return p.Name == "slices" })
 			})
 			if len(fused) != 1 {
 				t.Fatalf("%s: %d candidates, want 1", tc.reason, len(fused))

@@ -113,8 +113,8 @@ struct BulkCopies {
   using Walk = Units<PAGE>;
 
   // The copies of `tokens` rows of one unit.
-  template <int HEAD_DIM, class Policy>
-  __device__ __forceinline__ static void copy_rows(uint8_t* to, const T* from, int64_t stride, int tokens, uint64_t* bar, Policy policy) {
+  template <int HEAD_DIM>
+  __device__ __forceinline__ static void copy_rows(uint8_t* to, const T* from, int64_t stride, int tokens, uint64_t* bar, uint64_t policy) {
     constexpr int kRow = HEAD_DIM * sizeof(T);
     if (stride == HEAD_DIM) {
       bulk_copy(to, from, tokens * kRow, bar, policy);
@@ -124,9 +124,9 @@ struct BulkCopies {
   }
 
   // Starts the copies of one tile and returns the mask of its tokens; the rows of the others are left as they are.
-  template <int HEAD_DIM, int PAGE, class S, class Policy>
+  template <int HEAD_DIM, int PAGE, class S>
   __device__ __forceinline__ static uint32_t issue(const Units<PAGE>& units, int tile, const Rows<T>& k, const Rows<T>& v, uint8_t* stage,
-                                                   uint64_t* bar, Policy policy) {
+                                                   uint64_t* bar, uint64_t policy) {
     using U = Units<PAGE>;
     const int lane = threadIdx.x % 32;
     const int first = tile % U::kTilesPerBatch * U::kPerTile;             // lane of the tile's first unit

@@ -40,7 +40,6 @@ template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T
 struct KiviRing {
   using U = KiviUnits<PAGE>;
   using R = typename S::Record;
-  static constexpr int kGroups = kStages;
   const Rows<T>& k;
   const Rows<T>& v;
   uint8_t* base;

@@ -89,7 +89,6 @@ struct Lane {
 template <int HEAD_DIM, int PAGE, bool SOFTCAP, int kStages, class S, typename T>
 struct Ring {
   using L = Lane<HEAD_DIM, PAGE, S, T>;
-  static constexpr int kGroups = kStages;  // of copies that the block's wait for its query leaves out
   const Rows<T>& k;
   const Rows<T>& v;
   uint32_t base;            // shared address of stage 0
@@ -97,9 +96,6 @@ struct Ring {
   uint32_t masks[kStages];  // of the tiles in flight, the oldest first
 
   __device__ __forceinline__ Ring(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(ptx::shared_address(base)), lane(k, v) {}
-
-  // Before the first start where other threads have used the memory, behind a barrier of theirs.
-  __device__ __forceinline__ void take_over() const {}
 
   __device__ __forceinline__ uint32_t issue_tile(const Units<PAGE>& units, int tile, uint32_t stage) const {
     if constexpr (L::kWhole) {
@@ -174,10 +170,12 @@ struct Parts {
   template <int kThreads, typename T>
   __device__ __forceinline__ void store(const PageAttendArgs& args, int begin, int end, int64_t request, int64_t q_head, int64_t lse_at) const {
     using Q = typename Compute<T>::type;
-    constexpr int kHeadQuads = HEAD_DIM / 4;
-    for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kThreads) {
-      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-      const MergedQuad m = merge_quad<kCluster>([&](int r) { return stats[r][head]; }, [&](int r) { return out[r][quad - begin]; });
+    constexpr int kHeadQuads = HEAD_DIM / 4, kShare = sharers(kCluster, kQuads, kThreads);
+#pragma unroll
+    for (int from = 0; from < kQuads; from += kThreads / kShare) {
+      const int own = min(from + first_quad<kShare>(), kQuads - 1), quad = begin + own, head = min(quad / kHeadQuads, kTileHeads - 1), at = quad % kHeadQuads;
+      const MergedQuad m = merge_shared<kCluster, kShare>([&](int r) { return stats[r][head]; }, [&](int r) { return out[r][own]; });
+      if (from + first_quad<kShare>() >= end - begin || !passes_on<kShare>()) continue;
       const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(args.cache.v_scale) / m.sum;
       Q* to = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
       *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
@@ -253,7 +251,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   batch.look_up(units, first);
   ring.start(units, first, to);
-  ptx::wait_copies<decltype(ring)::kGroups>();
+  ptx::wait_copies<kStages>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
   state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
@@ -272,14 +270,16 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
 
   ptx::cluster_wait<kCluster>();
   const uint32_t landed_at = ptx::shared_address(&landed);
-  for (int quad = tid; quad < quads; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const MergedQuad m = merge_quad<kWarps>(
+  constexpr int kTileQuads = S::kTileHeads * kHeadQuads, kShare = sharers(kWarps, kTileQuads, kThreads);
+#pragma unroll
+  for (int from = 0; from < kTileQuads; from += kThreads / kShare) {
+    const int quad = min(from + first_quad<kShare>(), kTileQuads - 1), head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_shared<kWarps, kShare>(
         [&](int w) { return stats[w][head]; },
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
         });
-    received.send(rank, quad, m, landed_at);
+    if (from + first_quad<kShare>() < quads && passes_on<kShare>()) received.send(rank, quad, m, landed_at);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
   received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);

@@ -4,7 +4,7 @@
 // keeps, the blocks read it there.
 #pragma once
 
-#include "kernels/page_attend_bulk_list.cuh"
+#include "kernels/page_attend_list.cuh"
 #include "kernels/page_select_cluster.cuh"
 #include "kernels/page_select_shares.cuh"
 
@@ -16,7 +16,7 @@ constexpr int kListSlots = 512;  // of the list that a block keeps
 static_assert(kListSlots == kShareSlots, "what the first launch counts is chosen from by the second");
 
 // Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
-template <int kCluster, int kThreads, class Begin, class Rest>
+template <int kCluster, int kThreads, class Begin>
 struct EarlyOut {
   static constexpr bool kEarly = true;
   int2* kept;               // [kListSlots] pages and blocks in shared memory: the first places, which all blocks fill
@@ -25,8 +25,8 @@ struct EarlyOut {
   const int32_t* table;
   int max_pages;            // of the table
   const int32_t* known;     // [turns][kThreads], this thread's column: blocks of its pages; null where they were not read ahead
-  Begin begin;              // places -> whether this warp needs others
-  Rest rest;                // places
+  Begin begin;              // places that all blocks fill -> whether this warp needs others
+  int places;               // of `kept`, when all is chosen; the others are `own`
 
   __device__ __forceinline__ int block_of(int page) const { return page < max_pages ? table[page] : -1; }
   __device__ __forceinline__ void sure(int place, int page, int turn) const {
@@ -58,6 +58,12 @@ __device__ __forceinline__ void take_known(Units<PAGE>& units, int first, int la
 }
 
 }  // namespace attend
+
+// As a call: neither its code nor what it keeps in registers lies between the steps of what nearly always runs.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages>
+__device__ __noinline__ void select_without_masses(const PageSelectArgs& args) {
+  page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
+}
 
 // Parameters as page_select_cluster's and page_attend_list's. kKnown: blocks of as many pages are read ahead by a thread, where those are all
 // of its row. A block computes all heads of its list, a warp 8 * kColumns of them: where there are more, each half of the warps has its
@@ -93,13 +99,13 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   const int list = blockIdx.x / kCluster, lists = gridDim.x / kCluster;
   const int64_t q_head = static_cast<int64_t>(list) * HEADS;
   constexpr int kHeadQuads = HEAD_DIM / 4, kQuads = HEADS * kHeadQuads;
-  const int own_begin = min(rank * Received::kQuads, kQuads), own_end = min(own_begin + Received::kQuads, kQuads);
+  const auto own_begin = [](int rank) { return min(rank * Received::kQuads, kQuads); };  // quads that a block finishes, up to the next one's
   const int slots = args.slots;
   if (tid == 0) {
     mbarrier_init(&landed, 1);
     mbarrier_init(&listed, 1);
     mbarrier_init_fence();
-    mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * HEADS));
+    mbarrier_expect(&landed, kCluster * (16 * (own_begin(rank + 1) - own_begin(rank)) + 8 * HEADS));
   }
   // The length, the table and the query stand since before the layer's first launch.
   copy_query<HEAD_DIM, Queries, kThreads>(static_cast<const Q*>(args.q) + request * args.q_batch_stride + q_head * args.q_head_stride,
@@ -121,13 +127,10 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   int to = min(last, (first / kBatch + 1) * kBatch);
   const Rows<T> k{static_cast<const T*>(cache.k) + list * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
-  // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
-  const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   State<HEAD_DIM, kColumns, T> state;
   int places = slots;             // of `kept`; the others are `own`
   int2* const own = kept + select::kListSlots + 32 * warp;
-  int32_t* const pages = list_of<kCluster>(all.select);
   select::Part part;
   bool chosen = false;
   const auto look_up = [&](int from) {
@@ -135,11 +138,11 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
       take_known(units, from, to, slots, [&](int slot) { return slot < places ? kept[slot] : own[slot - places]; });
     } else {
       Batch<PAGE> batch;
-      batch.read(pages, from, to, slots);
+      batch.read(list_of<kCluster>(all.select), from, to, slots);
       batch.look_up(units, from);
     }
   };
-  const uint32_t listed_at = ptx::shared_address(&listed), landed_at = ptx::shared_address(&landed);
+  const uint32_t listed_at = ptx::shared_address(&listed);
   if (slots <= select::kListSlots) {
     // Where this block's pages lie, in select_by_masses' slices of a row that it holds: known before any page is chosen.
     const int row = all.select.max_pages, width = ((row + kCluster - 1) / kCluster + 31) / 32 * 32;
@@ -151,27 +154,13 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
         ptx::copy4(ptx::shared_address(known + i * kThreads), units.table + begin + i * kThreads + tid);
       ptx::commit_copies();
     }
-    const auto ask = [&] {
-      chosen = true;
-      ptx::wait_cluster_barrier(listed_at, 0);
-      look_up(first);
-      ring.take_over();  // what selection had there
-      ring.start(units, first, to);
-    };
-    // The first places are filled, or will be by the other blocks.
     const auto begin = [&](int filled) {
-      places = filled;
       if (tid == 0) mbarrier_expect(&listed, 8 * filled);
-      if ((PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled) return true;
-      ask();
-      return false;
+      return (PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled;
     };
-    const auto rest = [&](int filled) {
-      places = filled;
-      ask();
-    };
-    select::EarlyOut<kCluster, kThreads, decltype(begin), decltype(rest)> out{kept, own, listed_at, units.table, cache.max_pages,
-                                                                            ahead ? known : nullptr, begin, rest};
+    select::EarlyOut<kCluster, kThreads, decltype(begin)> out{kept, own, listed_at, units.table, cache.max_pages, ahead ? known : nullptr,
+                                                            begin, 0};
+    static_assert(kShareCapacity == 0 || kCluster * kThreads * kKnown <= kShareCapacity, "rows whose blocks are known are cut in slices alike");
     static_assert(4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes, "values lie where keys and values of attention will");
     if constexpr (kShareCapacity > 0)
       chosen = select_by_shares<PAGE, HEADS, kThreads, kCluster, kShareCapacity, kDependent, kPages>(
@@ -179,47 +168,55 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     else
       chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
           all.select, reinterpret_cast<float*>(rings), part, out);
+    places = out.places;
   }
-  if (!chosen) {
-    page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
+  if (chosen) {
+    ptx::wait_cluster_barrier(listed_at, 0);
+  } else {
+    select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
     ptx::cluster_sync<kCluster>();
     units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
-    look_up(first);
     ptx::wait_copies<0>();
     __syncthreads();  // the query is whole, as where selection has met meanwhile
-    ring.take_over();
-    ring.start(units, first, to);
   }
+  // Base-2 logits. With a cap, tanh takes the natural logit over the cap.
+  const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   // Keys and values of this warp's tiles, the warps' sums, and what each block finishes of the sums of all.
   state.template begin<S::kQueryRowBytes>(query_tile<Queries>() + half * (8 * kColumns * S::kQueryRowBytes), scale);
   for (int from = first;;) {
+    look_up(from);
+    ring.start(units, from, to);
+    if (from == first && chosen) {  // the list in its order, while keys are on their way
+      int32_t* const pages = list_of<kCluster>(all.select);
+      using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
+      select::write_list<kThreads>(*reinterpret_cast<const Memory*>(memory), part, [&](int position, int page) { pages[position] = page; });
+      write_count<kCluster>(all.select);
+    }
     ring.run(state, units, from, to, args.logit_softcap * kLog2E);
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
-    look_up(from);
-    ring.start(units, from, to);
   }
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
-  for (int quad = tid; quad < kQuads; quad += kThreads) {
-    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+  const uint32_t landed_at = ptx::shared_address(&landed);
+  constexpr int kShare = sharers(kHalfWarps, kQuads, kThreads);
+#pragma unroll
+  for (int begin = 0; begin < kQuads; begin += kThreads / kShare) {
+    const int quad = min(begin + first_quad<kShare>(), kQuads - 1), head = quad / kHeadQuads, at = quad % kHeadQuads;
     const int from = head / (8 * kColumns) * kHalfWarps, of_warp = head % (8 * kColumns);
-    const MergedQuad m = merge_quad<kHalfWarps>(
+    const MergedQuad m = merge_shared<kHalfWarps, kShare>(
         [&](int w) { return stats[from + w][of_warp]; },
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + (from + w) * S::kRingBytes + (of_warp * S::kOutStride + 4 * at) * 4);
         });
-    received.send(rank, quad, m, landed_at);
+    if (begin + first_quad<kShare>() < kQuads && passes_on<kShare>()) received.send(rank, quad, m, landed_at);
   }
-  if (chosen) {
-    using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
-    select::write_list<kThreads>(*reinterpret_cast<const Memory*>(memory), part, [&](int position, int page) { pages[position] = page; });
-    write_count<kCluster>(all.select);
-    if constexpr (kShareCapacity > 0) leave_counts<kCluster>(all.select);
-  }
+  if constexpr (kShareCapacity > 0)
+    if (chosen) leave_counts<kCluster>(all.select);
+  const int again = ptx::cluster_rank<kCluster>();  // and not kept all the time
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);
+  received.template store<kThreads, T>(args, own_begin(again), own_begin(again + 1), request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);
   __syncthreads();  // nobody looks at the barriers any more
   if (tid == 0) {  // their memory is the next block's
     mbarrier_invalidate(&landed);

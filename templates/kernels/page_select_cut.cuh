@@ -346,10 +346,10 @@ __device__ __forceinline__ void write_list(const Memory& sm, const Part& part, c
 }
 
 // Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are given in places of
-// an order of their own, and the caller meets and writes the list: out.sure(place, page, turn) has those of this block that no ranking
-// decides, which fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those
-// rank what is left each alone into out.own, where it is little; else the block ranks it into out.kept. out.block_of(page) is kept beside
-// a page. When the block has met, out.rest(places filled in common) follows in the warps that need it.
+// an order of their own, and the caller writes the list: out.sure(place, page, turn) has those of this block that no ranking decides, which
+// fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those rank what is
+// left each alone into out.own, where it is little; else the block ranks it into out.kept, and out.places counts it. out.block_of(page) is
+// kept beside a page. The places of the other blocks are filled when they are.
 //
 // Values of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others
 // (kOthers) in its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many
@@ -429,8 +429,7 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
       if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid, i);
     }
-    const bool needs = out.begin(places);
-    const bool alone = whole || cut.in_bin <= 32;
+    const bool needs = out.begin(places), alone = whole || cut.in_bin <= 32;
     if (!whole && (!alone || needs || warp == 0)) {
       ptx::wait_cluster_barrier(candidates_in, 0);
       if (alone)
@@ -439,9 +438,9 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
       else
         rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = make_int2(page, out.block_of(page)); });
     }
+    out.places = alone ? places : part.pages_wanted;
     __syncthreads();
-    if (needs) out.rest(alone ? places : part.pages_wanted);
-    return true;  // the list is yet to be written, behind a barrier of the block
+    return true;  // the list is yet to be written
   } else if (!whole) {
     ptx::wait_cluster_barrier(candidates_in, 0);
     rank_candidates<kThreads>(sm, part, cut, [](int, int) {});

@@ -72,14 +72,6 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       : "memory");
 }
 
-// The same without a word about L2.
-struct NoPolicy {};
-__device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* bar, NoPolicy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
-               "r"(bytes), "r"(shared_address(bar))
-               : "memory");
-}
-
 // One lane of a whole warp; the compiler knows that only one thread takes the branch, so that a run of copies issues back to back.
 __device__ __forceinline__ bool elect_lane() {
   uint32_t chosen;
