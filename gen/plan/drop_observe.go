@@ -124,7 +124,7 @@ func dropObserveCandidate(s *specs.Spec, t Target, shape dropObserveShape) Candi
 	// Whole clusters of splits, and no more blocks than an SM each where heads are few enough.
 	splits := max(t.SMs*shape.blocks/(s.Attention.KVHeads*z.rowBlocks)/shape.cluster, 1) * shape.cluster
 	if shape == dropObserveWide { // no more parts than the scratch is to hold
-		most := dropScratch / (s.Attention.KVHeads * z.rowBlocks * (256 + 4*z.partFloats))
+		most := dropPartsRoom(s) / (s.Attention.KVHeads * z.rowBlocks * (256 + 4*z.partFloats))
 		splits = min(splits, max(most, 1)*shape.cluster)
 	}
 	parts := 2

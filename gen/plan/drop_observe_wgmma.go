@@ -10,12 +10,17 @@ import (
 // dropObserveWgmmaShapes are tiles in each of two rings, and splits that merge in a cluster.
 var dropObserveWgmmaShapes = []struct{ stages, cluster int }{{4, 2}, {5, 2}, {3, 2}, {4, 1}}
 
-// dropScratch is what the scratch of observing should not exceed, in bytes: more splits take turns at its parts. dropSlots bounds those of
-// a head.
+// dropScratch is what all that eviction needs beside its scores should not exceed, in bytes. dropSlots bounds the parts of a head.
 const (
 	dropScratch = 1_000_000
 	dropSlots   = 63
 )
+
+// dropPartsRoom is what the parts of splits may take of it; more splits take turns at them. The window's outputs and log-sum-exps are scratch
+// too, of which a wide window leaves the parts a quarter.
+func dropPartsRoom(s *specs.Spec) int {
+	return max(dropScratch-4*s.Attention.QueryHeads*s.DropKV.Window*(s.Attention.HeadDim+1), dropScratch/4)
+}
 
 // dropObserveWgmma adds the candidates with wgmma.
 func dropObserveWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
@@ -46,7 +51,7 @@ func dropObserveWgmmaCandidate(s *specs.Spec, t Target, stages, cluster int) Can
 	n := 8 * rowTiles
 	part := 4 * n * (d + 2)
 	clusters := max(t.SMs/heads/cluster, 1)
-	slots := min(max(dropScratch/(heads*(part+256)), 1), clusters, dropSlots)
+	slots := min(max(dropPartsRoom(s)/(heads*(part+256)), 1), clusters, dropSlots)
 	return Candidate{
 		Family: DropObserve, Form: Hopper, Arch: t.Arch,
 		Key:       dropKey(s),

@@ -112,8 +112,8 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	}
 }
 
-// dropScratch is what eviction of one layer needs beside its outputs, from observation to selection: the workspace of the default
-// kernel, and the window's outputs and log-sum-exps. scores are those of the tokens, plain and pooled, which are outputs.
+// dropScratch is what eviction of one layer needs beside its outputs, from observation to selection: the workspaces of the default
+// kernels, and the window's outputs and log-sum-exps. scores are those of the tokens, plain and pooled, which are outputs.
 func dropScratch(s *specs.Spec, w specs.Workload) (scratch, scores int64) {
 	t, ok := plan.Targets[s.Targets[0]]
 	if !ok {
@@ -126,6 +126,9 @@ func dropScratch(s *specs.Spec, w specs.Workload) (scratch, scores int64) {
 		if fp.Family == plan.DropObserve && len(fp.Candidates) > 0 {
 			rows := p.Batch * p.QHeads * int64(s.DropKV.Window)
 			scratch = fp.Candidates[0].Geometry.WorkspaceBytes(p) + 4*rows*int64(a.HeadDim+1)
+		}
+		if fp.Family == plan.DropAllot && len(fp.Candidates) > 0 {
+			scratch += fp.Candidates[0].Geometry.WorkspaceBytes(p)
 		}
 		if fp.Family == plan.DropPool {
 			scores = 2 * 4 * p.Batch * p.KVHeads * int64(w.Context)
