@@ -18,6 +18,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 5600  // kBufferWords
       , 2  // kPages
       , 2  // kAhead
+      , 2  // kKnown
       , true  // kDependent
   >(args);
 }

@@ -18,6 +18,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 8384  // kBufferWords
       , 2  // kPages
       , 8  // kAhead
+      , 8  // kKnown
       , true  // kDependent
   >(args);
 }

@@ -18,6 +18,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 5184  // kBufferWords
       , 2  // kPages
       , 4  // kAhead
+      , 4  // kKnown
       , true  // kDependent
   >(args);
 }
