@@ -50,8 +50,13 @@ func (o Options) withoutKernels() error {
 	}
 	for _, f := range o.Forms {
 		switch {
-		case f.Pages != 1:
-			return fmt.Errorf("form %s is measured by the reference alone; with a device ask for summaries of one page, such as r1c4m4w", f)
+		case f.Pages > 1 && !f.Together:
+			return fmt.Errorf("form %s is measured by the reference alone; with a device ask for summaries of one page, such as r1c4m4w, or of pages that are proposed together, such as r1wg2", f)
+		case f.Together && (!f.Record().Plain() || slices.ContainsFunc(o.PageSizes, func(p int) bool { return p*f.Pages != 32 && p*f.Pages != 64 && p*f.Pages != 128 })):
+			return fmt.Errorf("form %s has kernels for plain records of 32, 64 and 128 tokens alone", f)
+		case f.Together && slices.Contains(o.factors(PageLocal), 1):
+			return fmt.Errorf("form %s proposes pages to a rerank; with a device ask for factors above 1 alone", f)
+		case f.Together:
 		case f.Grouped && f.BasisBits > 4:
 			return fmt.Errorf("form %s has no kernel: scales of 16 dims go with bases of 2 and 4 bits", f)
 		case f != reference.PlainForm(f.Rank, f.BasisBits) && (f.Rank > 8 || slices.ContainsFunc(o.PageSizes, func(p int) bool { return p != 16 })):
@@ -98,6 +103,7 @@ func (l *layer) launch(o Options, a aid) (*onDevice, error) {
 				}
 			}
 			own := *cache
+			own.SummaryPages = s.SummaryPages()
 			if s.Record().Form.Centroid4 {
 				own.Centre = l.centres(o, a, page)
 			}
@@ -149,6 +155,7 @@ func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
 		s.Locks.Rank, s.Locks.BasisBits = f.Rank, f.Bits
 		if form, err := reference.ParseForm(f.Form); err == nil {
 			s.Locks.CoefficientBits, s.Locks.CentroidBits = form.CoefficientBits, form.CentroidBits
+			s.Locks.SummaryTokens = page * form.Pages
 			if form.Grouped {
 				s.Locks.ScaleGroup = "16"
 			}
@@ -162,7 +169,8 @@ func (l *layer) spec(o Options, f fitted, page int) *specs.Spec {
 // paged is the layer as a paged cache, one request a measured position, all on the same blocks, and the queries.
 func (l *layer) paged(o Options, page int) (*reference.Cache, reference.Queries, error) {
 	queries, blocks := l.scored(o.Queries), slots(l.tokens, page)
-	c := &reference.Cache{DType: l.dtype, HeadDim: l.dim, PageSize: page, KVHeads: l.kvHeads, MaxPages: blocks, TableStride: blocks}
+	columns := (blocks + 3) / 4 * 4 // whole groups of pages that share a summary
+	c := &reference.Cache{DType: l.dtype, HeadDim: l.dim, PageSize: page, KVHeads: l.kvHeads, MaxPages: columns, TableStride: columns}
 	c.KStrides = reference.Strides{Block: int64(page * l.kvHeads * l.dim), Token: int64(l.kvHeads * l.dim), Head: int64(l.dim)}
 	c.VStrides = c.KStrides
 	for j := range int32(blocks) {
@@ -184,7 +192,10 @@ func (l *layer) paged(o Options, page int) (*reference.Cache, reference.Queries,
 	for i := range queries {
 		at := l.last - queries + i
 		c.SeqLens = append(c.SeqLens, int32(l.tokens-l.last+at+1))
-		for j := range int32(blocks) {
+		for j := range int32(columns) {
+			if int(j) >= blocks {
+				j = -1
+			}
 			c.Table = append(c.Table, j)
 		}
 		for h := range l.qHeads {
@@ -196,12 +207,17 @@ func (l *layer) paged(o Options, page int) (*reference.Cache, reference.Queries,
 	return c, q, nil
 }
 
-// estimateOf are the device's scores of query i for the group of a KV head, and the sum of squared errors over complete pages.
-func (d *onDevice) estimateOf(t truth, page, score, i, head int) (scores, float64) {
+// estimateOf are the device's scores of query i for the group of a KV head, and the sum of squared errors over complete pages. Where pages are
+// proposed together, scores are of so many, and so are errors.
+func (d *onDevice) estimateOf(t truth, page, score, i, head, together int) (scores, float64) {
 	group := len(t.exact)
 	out, square := make(scores, group), 0.0
 	for g := range group {
 		out[g] = d.scores[[2]int{page, score}][i][head*group+g]
+		if together > 1 {
+			square += t.groupError(g, together, func(j int) float64 { return out[g][j] })
+			continue
+		}
 		for j := range t.full {
 			square += math.Pow(out[g][j]-t.exact[g][j], 2)
 		}

@@ -45,7 +45,12 @@ func (l *layer) measureHead(ctx context.Context, head, page int, o Options, a ai
 		for n, f := range scorers {
 			estimate, square := t.estimate(f, q, reference.Logits{Scale: l.scale})
 			if l.device != nil {
-				estimate, square = l.device.estimateOf(t, page, n, i, head)
+				estimate, square = l.device.estimateOf(t, page, n, i, head, f.together)
+			} else if f.together > 1 {
+				square = 0
+				for g, row := range estimate {
+					square += t.groupError(g, f.together, func(j int) float64 { return reference.LSE(row[j*f.together : (j+1)*f.together]) })
+				}
 			}
 			coarse := t.coarse(f, q, reference.Logits{Scale: l.scale})
 			for _, rule := range f.rules(o.Combine) {
@@ -152,6 +157,15 @@ func (t truth) estimate(f fitted, q [][]float64, logits reference.Logits) (score
 		}
 	}
 	return out, square
+}
+
+// groupError is the squared error of a head's scores of complete groups of pages, each counted for all of its pages.
+func (t truth) groupError(g, together int, score func(group int) float64) (square float64) {
+	for j := range t.full / together {
+		e := score(j) - reference.LSE(t.exact[g][j*together:(j+1)*together])
+		square += e * e * float64(together)
+	}
+	return square
 }
 
 // exactKey names an exact choice of a position.

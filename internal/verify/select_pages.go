@@ -61,7 +61,7 @@ func (e *Env) selectPages(a *Arena, s *specs.Spec, choices []*specs.Spec, c *ref
 func problemOf(s *specs.Spec, c *reference.Cache, q reference.Queries) *Problem {
 	return &Problem{Spec: s, Cache: c, Q: q, Rule: reference.Combine(s.Locks.Combine), Group: s.Attention.Group(), Slots: s.Slots(),
 		Logits: reference.Logits{Scale: s.Attention.SoftmaxScale, Softcap: s.Attention.LogitSoftcap},
-		Shape: reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.Cache.PageSize, Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
+		Shape: reference.Shape{HeadDim: s.Attention.HeadDim, PageSize: s.SummaryTokens(), Rank: s.Locks.Rank, BasisBits: s.Locks.BasisBits,
 			Form: s.Record().Form, Scorer: s.Record().Scorer},
 		Budget: reference.Budget{Slots: s.Slots(), SinkPages: s.Locks.AlwaysKeep.SinkPages, RecentPages: s.Locks.AlwaysKeep.RecentPages}}
 }
@@ -128,7 +128,7 @@ type pageRun struct {
 }
 
 func (r *pageRun) score(s *specs.Spec) (err error) {
-	r.rows = r.Rows(r.Problem.Q.Heads, r.Cache.MaxPages, 4)
+	r.rows = r.Rows(r.Problem.Q.Heads, r.maxGroups(), 4)
 	if r.scores, err = r.arena.Alloc("scores", 4*r.rows.Elements()); err != nil {
 		return err
 	}
@@ -152,7 +152,8 @@ func (r *pageRun) score(s *specs.Spec) (err error) {
 // choose selects by one rule and budget.
 func (r *pageRun) choose(s *specs.Spec) (reference.Lists, error) {
 	p := problemOf(s, r.Cache, r.Problem.Q)
-	p.Slots = p.Budget.Candidates(s.Locks.Rerank)
+	keep := p.proposals()
+	p.Slots = keep.Slots
 	rows := p.Rows(p.Lists(), p.Slots, 4)
 	pages, err := r.arena.Alloc("pages", 4*rows.Elements())
 	if err != nil {
@@ -174,8 +175,8 @@ func (r *pageRun) choose(s *specs.Spec) (reference.Lists, error) {
 	err = RunOnce(k, problem, &kernel.PageSelectArgs{Scores: r.scores.Ptr(), SeqLens: r.SeqLens.Ptr(), Pages: pages.Ptr(), Counts: counts.Ptr(),
 		Workspace: workspace.Ptr(), ScoreBatchStride: r.rows.BatchStride, ScoreHeadStride: r.rows.RowStride,
 		PagesBatchStride: rows.BatchStride, PagesListStride: rows.RowStride,
-		Batch: int32(p.Cache.Batch()), KVHeads: int32(p.Cache.KVHeads), MaxPages: int32(p.Cache.MaxPages), Slots: int32(p.Slots),
-		SinkPages: int32(p.Budget.SinkPages), RecentPages: int32(p.Budget.RecentPages)})
+		Batch: int32(p.Cache.Batch()), KVHeads: int32(p.Cache.KVHeads), MaxPages: int32(p.maxGroups()), Slots: int32(p.Slots),
+		SinkPages: int32(keep.SinkPages), RecentPages: int32(keep.RecentPages)})
 	if err == nil && s.Locks.Rerank > 1 {
 		rows, pages, counts, err = r.keepBest(s, p, rows, pages, counts)
 	}
@@ -246,7 +247,7 @@ func (r *pageRun) readScores() (reference.Scores, error) {
 	for b := range out.Score {
 		for h := range r.Problem.Q.Heads {
 			at := r.rows.At(b, h)
-			row := make([]float64, r.Cache.Pages(int(r.Cache.SeqLens[b])))
+			row := make([]float64, r.Groups(b))
 			for i := range row {
 				row[i] = float64(all[at+int64(i)])
 			}
