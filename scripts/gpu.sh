@@ -51,13 +51,14 @@ sweep() {
 }
 sanitizer() {
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-  # What smollm2-135m does not ask for: a rerank, a KIVI cache, small records.
+  # What smollm2-135m does not ask for: a rerank, a KIVI cache, small records, adaptive budgets over a cache of 8 bits.
   common='attention: {query_heads: 8, kv_heads: 2, head_dim: 64}
 workloads: [{context: 1024, batch: 1}]'
   printf '%s\n' "name: rerank" "$common" 'cache: {page_size: 16}' 'locks: {rank: 4, rerank: 2, budget_tokens: 128}' >"$OUT/rerank.yaml"
   printf '%s\n' "name: kivi" "$common" 'cache: {dtype: kivi4, page_size: 16}' 'locks: {rank: 4, budget_tokens: 128}' >"$OUT/kivi.yaml"
   printf '%s\n' "name: small" "$common" 'cache: {page_size: 16}' \
     'locks: {rank: 2, coefficient_bits: 4, centroid_bits: 4, scale_group: 16, budget_tokens: 128}' >"$OUT/small.yaml"
+  printf '%s\n' "name: adaptive" "$common" 'cache: {dtype: fp8_e4m3, page_size: 16}' 'dropkv: {head_budgets: {kind: adaptive, floor: 0.2}}' >"$OUT/adaptive.yaml"
   while read -r spec family; do
     for tool in memcheck racecheck initcheck synccheck; do
       largest=0
@@ -79,7 +80,9 @@ $OUT/rerank.yaml page_rerank
 $OUT/rerank.yaml page_rerank_attend,page_select_rerank_attend
 $OUT/kivi.yaml kv_quantize,page_attend
 $OUT/small.yaml page_summary,page_score
-smollm2-135m drop_pool,drop_allot
+smollm2-135m drop_pool
+$OUT/adaptive.yaml drop_allot
+$OUT/adaptive.yaml drop_observe,drop_score,drop_compact
 EOF
   wait
 }
