@@ -76,11 +76,10 @@ func selectAttendRows(s *specs.Spec, shape selectAttendShape) int {
 // selectAttendWords is selection's part of the dynamic shared memory: what the blocks exchange, and values of the spec's longest row.
 func selectAttendWords(s *specs.Spec, shape selectAttendShape) int {
 	heads, of := headsPerList(s), shape.selection()
-	rows := selectAttendRows(s, shape)
-	if shape.shares { // values lie where keys and values will, those of selection without shares here
-		rows = of.pages
+	if shape.shares { // counts and values lie where keys and values of attention will
+		return (selectExchange(heads, of) - selectMasses(heads, of) + 127) / 128 * 32
 	}
-	words := (selectExchange(heads, of)/4 + rows*of.threads + 31) / 32 * 32
+	words := (selectExchange(heads, of)/4 + selectAttendRows(s, shape)*of.threads + 31) / 32 * 32
 	return max(words, (selectClusterShared(heads, of)/4+31)/32*32)
 }
 
@@ -120,7 +119,7 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 		MinBlocks: 1,
 	}
 	if shape.shares {
-		capacity := shareCapacity(of, shape.warps*z.ringBytes/4)
+		capacity := shareCapacity(of, shape.warps*z.ringBytes/4-256/2*shape.cluster)
 		c.Constants = append(c.Constants, Constant{"kShareCapacity", fmt.Sprint(capacity)})
 		c = withShares(s, c, of, capacity, selectSlices(s, shape.cluster))
 	}

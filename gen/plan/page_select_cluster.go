@@ -103,6 +103,11 @@ func selectAhead(s *specs.Spec, shape selectClusterShape, stage int) int {
 	return max(min(row, stage/selectTurn(headsPerList(s), shape.threads)), 1)
 }
 
+// selectMasses is what select::ClusterShared has less where no masses and histograms are exchanged.
+func selectMasses(heads int, shape selectClusterShape) int {
+	return 2*256*(shape.cluster-1) + 4*padded(heads)*(shape.threads/32+shape.cluster-2)
+}
+
 // selectExchange is the size of select::ClusterShared.
 func selectExchange(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32

@@ -83,6 +83,8 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
   static_assert(kBufferWords % 32 == 0, "rings are aligned to 128 bytes");
   constexpr int kThreads = 32 * kWarps;
+  using Selection = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages, kShareCapacity == 0>;
+  static_assert(sizeof(Selection) <= 4 * kBufferWords, "the plan reckons with what the blocks exchange");
   static_assert(4 * kAhead * HEADS * kThreads <= kWarps * S::kRingBytes, "scores on their way lie where keys and values will");
   // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int2 [kListSlots], int2 [kWarps][32], int32 [kKnown][kThreads]
   extern __shared__ __align__(128) uint8_t memory[];
@@ -161,10 +163,13 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     select::EarlyOut<kCluster, kThreads, decltype(begin)> out{kept, own, listed_at, units.table, cache.max_pages, ahead ? known : nullptr,
                                                             begin, 0};
     static_assert(kShareCapacity == 0 || kCluster * kThreads * kKnown <= kShareCapacity, "rows whose blocks are known are cut in slices alike");
-    static_assert(4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes, "values lie where keys and values of attention will");
+    constexpr int kCounts = 2 * select::kShareBins * kCluster;
+    static_assert(kShareCapacity == 0 || kCounts + 4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes,
+                  "counts and shares lie where keys and values will");
     if constexpr (kShareCapacity > 0)
-      chosen = select_by_shares<PAGE, HEADS, kThreads, kCluster, kShareCapacity, kDependent, kPages>(
-          all.select, reinterpret_cast<float*>(rings), part, out);
+      chosen = select_by_shares<PAGE, kThreads, kCluster, kShareCapacity, kDependent, kPages, HEADS>(
+          all.select, *reinterpret_cast<Selection*>(memory), reinterpret_cast<float*>(rings + kCounts),
+          reinterpret_cast<uint16_t(*)[select::kShareBins]>(rings), part, out);
     else
       chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
           all.select, reinterpret_cast<float*>(rings), part, out);
@@ -173,7 +178,12 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   if (chosen) {
     ptx::wait_cluster_barrier(listed_at, 0);
   } else {
-    select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
+    if constexpr (kShareCapacity > 0) {
+      if constexpr (kDependent) ptx::wait_for_dependencies();
+      page_select_by_radix<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords + kWarps * S::kRingBytes / 4>(all.select);
+    } else {
+      select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
+    }
     ptx::cluster_sync<kCluster>();
     units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
     ptx::wait_copies<0>();
@@ -188,8 +198,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     ring.start(units, from, to);
     if (from == first && chosen) {  // the list in its order, while keys are on their way
       int32_t* const pages = list_of<kCluster>(all.select);
-      using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
-      select::write_list<kThreads>(*reinterpret_cast<const Memory*>(memory), part, [&](int position, int page) { pages[position] = page; });
+      select::write_list<kThreads>(*reinterpret_cast<const Selection*>(memory), part, [&](int position, int page) { pages[position] = page; });
       write_count<kCluster>(all.select);
     }
     ring.run(state, units, from, to, args.logit_softcap * kLog2E);

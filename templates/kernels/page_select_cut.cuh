@@ -119,15 +119,16 @@ struct Cut {
   int bin, left, in_bin;
 };
 
-// In dynamic shared memory, where the radix kernel keeps its scores when it takes over.
-template <int WIDTH, int kThreads, int kCluster, int kPages>
+// In dynamic shared memory, where the radix kernel keeps its scores when it takes over. kExchanges: the blocks exchange masses and
+// histograms.
+template <int WIDTH, int kThreads, int kCluster, int kPages, bool kExchanges = true>
 struct ClusterShared {
   static constexpr int kWarps = kThreads / 32;
   alignas(16) uint32_t histogram[kShareBins];              // of this block
-  alignas(16) uint16_t histograms[kCluster][kShareBins];   // of all blocks
+  alignas(16) uint16_t histograms[kExchanges ? kCluster : 1][kShareBins];  // of all blocks
   alignas(16) uint16_t of_bin[kCluster][kShareBins];       // of all blocks, of the bin that is cut again
-  alignas(16) float of_warps[kWarps][WIDTH];               // masses of this block
-  alignas(16) float of_ranks[kCluster][WIDTH];             // masses of all blocks
+  alignas(16) float of_warps[kExchanges ? kWarps : 1][WIDTH];    // masses of this block
+  alignas(16) float of_ranks[kExchanges ? kCluster : 1][WIDTH];  // masses of all blocks
   alignas(16) uint2 candidates[kMostCandidates];           // share's bits, page; ordered by rank alone
   alignas(16) int lower[kShareBins + 4];                   // pages of blocks of lower rank in this bin and those above; 0 past the last
   uint32_t taken[kWarps * kPages + kMostExtra / 32];       // a bit a page of the block's slice: taken whatever the ranking says

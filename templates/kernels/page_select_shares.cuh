@@ -175,19 +175,17 @@ __device__ __forceinline__ void leave_counts(const PageSelectArgs& args) {
 }
 
 // Selection from the first launch's values: true where it has chosen; then leave_counts is still to be called. `part` becomes this block's part.
-// `column` has room for the values of kCapacity / kCluster pages.
-template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, bool kDependent, int kPages, class Out>
-__device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, float* column, select::Part& part, Out& out) {
+// `own` has room for the values of kCapacity / kCluster pages, `counts` for those of all blocks.
+template <int PAGE, int kThreads, int kCluster, int kCapacity, bool kDependent, int kPages, int HEADS, class Memory, class Out>
+__device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Memory& sm, float* own, uint16_t (*counts)[select::kShareBins],
+                                                 select::Part& part, Out& out) {
   using namespace select;
   if (args.masses == nullptr || args.batch != 1) return false;
   constexpr int kAtOnce = 8;  // values of a thread on their way
   constexpr int kPieces = kCluster * kShareBins / 8, kOfThread = (kPieces + kThreads - 1) / kThreads;  // counts, eight a piece
-  using Memory = ClusterShared<padded(HEADS), kThreads, kCluster, kPages>;
   __shared__ __align__(8) uint64_t barriers[3];
   static_assert(kCapacity <= (kPages + kMostExtra / kThreads) * kThreads * kCluster, "a bit for each page of a block");
-  extern __shared__ __align__(16) uint32_t buffer[];
-  Memory& sm = *reinterpret_cast<Memory*>(buffer);
-  float* const values = column + threadIdx.x;  // [turns, kThreads]
+  float* const values = own + threadIdx.x;  // [turns, kThreads]
   const int tid = threadIdx.x;
   part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
   if (tid == 0) prepare_choice<kCluster>(sm, part);
@@ -222,10 +220,10 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, flo
   if (!fits || made == 0) return false;
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i)
-    if (kPieces % kThreads == 0 || i * kThreads + tid < kPieces) reinterpret_cast<uint4*>(sm.histograms)[i * kThreads + tid] = piece[i];
+    if (kPieces % kThreads == 0 || i * kThreads + tid < kPieces) reinterpret_cast<uint4*>(counts)[i * kThreads + tid] = piece[i];
   __syncthreads();
   ptx::cluster_arrive<kCluster>();  // this block has read the counts
-  if (tid / 32 < 2) cut_of<kCluster>(sm, sm.histograms, part.candidates, part.rank, part.need, kFewCandidates);
+  if (tid / 32 < 2) cut_of<kCluster>(sm, counts, part.candidates, part.rank, part.need, kFewCandidates);
   keep(0);
 #pragma unroll 1
   for (int turn = kAtOnce; turn < part.turns; turn += kAtOnce) {
@@ -254,10 +252,12 @@ __device__ __forceinline__ void page_select_from_shares(const PageSelectArgs& ar
   select::Part part;
   ListOut out{list_of<kCluster>(args)};
   extern __shared__ __align__(16) uint32_t buffer[];
-  constexpr int kExchange = (sizeof(select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>) + 15) / 16 * 4;
+  using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
+  Memory& sm = *reinterpret_cast<Memory*>(buffer);
+  constexpr int kExchange = (sizeof(Memory) + 15) / 16 * 4;
   static_assert(kCapacity / kCluster <= kBufferWords - kExchange, "values lie behind what the blocks exchange");
-  float* const column = reinterpret_cast<float*>(buffer + kExchange);
-  if (select_by_shares<PAGE, HEADS, kThreads, kCluster, kCapacity, kDependent, kPages>(args, column, part, out)) {
+  float* const own = reinterpret_cast<float*>(buffer + kExchange);
+  if (select_by_shares<PAGE, kThreads, kCluster, kCapacity, kDependent, kPages, HEADS>(args, sm, own, sm.histograms, part, out)) {
     write_count<kCluster>(args);
     leave_counts<kCluster>(args);
   } else {
