@@ -262,6 +262,13 @@ func (r *Rig) keepStep(fn device.Function, l *device.Launch, values *ring) (*Ste
 		return nil, err
 	}
 	p, tokens, kept := r.Problem, r.tokens(), int64(r.kept())
+	adaptive := r.Spec.DropKV.HeadBudgets.Kind == "adaptive" // heads keep what drop_allot wrote, or what needKept made
+	if adaptive {
+		if err := r.needKept(); err != nil {
+			return nil, err
+		}
+		kept = int64(r.budget().Slots(int(tokens), int(p.KVHeads)))
+	}
 	out, err := r.newRing(p.Batch*p.KVHeads*(kept+1)*4, 1)
 	if err != nil {
 		return nil, err
@@ -273,6 +280,9 @@ func (r *Rig) keepStep(fn device.Function, l *device.Launch, values *ring) (*Ste
 			Budget: r.budget(), Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxTokens: int32(tokens), Slots: int32(kept)}
 		if r.Spec.DropKV.Rule == "streaming" {
 			args[0].Values = 0
+		}
+		if adaptive {
+			args[0].Budgets, args[0].BudgetBatchStride = r.drop.budgets, p.KVHeads
 		}
 		return fn.Launch(r.Stream, l, unsafe.Pointer(&args[0]), unsafe.Sizeof(args[0]))
 	}}, nil

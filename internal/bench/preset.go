@@ -140,6 +140,11 @@ func barJobs() (jobs []Job, err error) {
 			}
 			if precision == "exact" { // compaction reads no scores
 				add(llama, k128, 1, []string{compact}, drop)
+			} else if contiguous {
+				add(llama, k128, 1, []string{string(plan.DropAllot), DropChain}, func(j *Job) {
+					drop(j)
+					j.Spec.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2}
+				})
 			}
 		}
 	}

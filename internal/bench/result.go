@@ -61,7 +61,8 @@ type Shape struct {
 	Rule            string  `json:"rule,omitempty"`
 	Precision       string  `json:"precision,omitempty"`
 	Pool            string  `json:"pool,omitempty"`
-	Kept            int     `json:"kept,omitempty"` // tokens a head
+	Kept            int     `json:"kept,omitempty"`    // tokens a head, in the mean
+	Budgets         string  `json:"budgets,omitempty"` // of heads, where not uniform
 	Lens            string  `json:"lens,omitempty"` // of the requests, where they differ: 131072+4096
 	L2              string  `json:"l2"`
 }
@@ -147,7 +148,7 @@ func (shape *Shape) drop(family string, s *specs.Spec, w specs.Workload, contigu
 	case string(plan.DropPool):
 		pool()
 	case string(plan.DropAllot), string(plan.DropSelect):
-		shape.Window, shape.Kept = k.Window, k.Keep(w.Context)
+		shape.Window, shape.Kept, shape.Budgets = k.Window, k.Keep(w.Context), unless(k.HeadBudgets.Kind, "uniform")
 	case string(plan.DropPoolSelect):
 		pool()
 		shape.Kept = k.Keep(w.Context)
@@ -157,7 +158,7 @@ func (shape *Shape) drop(family string, s *specs.Spec, w specs.Workload, contigu
 	case DropChain:
 		window()
 		pool()
-		shape.Kept = k.Keep(w.Context)
+		shape.Kept, shape.Budgets = k.Keep(w.Context), unless(k.HeadBudgets.Kind, "uniform")
 	default:
 		panic(fmt.Sprintf("BUG: bench: unknown family %q", family))
 	}

@@ -19,6 +19,9 @@ func ways(p *plan.Plan, family string) (list [][]measure.Work) {
 		scoring = append(scoring, []measure.Work{fused})
 	}
 	choosing := [][]measure.Work{{measure.Work(plan.DropPool), measure.Work(plan.DropSelect)}}
+	if p.Has(plan.DropAllot) {
+		choosing = [][]measure.Work{{measure.Work(plan.DropPool), measure.Work(plan.DropAllot), measure.Work(plan.DropSelect)}}
+	}
 	if p.Has(plan.DropPoolSelect) {
 		choosing = append(choosing, []measure.Work{measure.Work(plan.DropPoolSelect)})
 	}

@@ -21,7 +21,7 @@ import (
 type BenchCmd struct {
 	Models     []string `arg:"" optional:"" name:"model" help:"Model names or spec files."`
 	Workload   []string `help:"Workloads as CONTEXTxBATCH, such as 131072x1; default: the spec's." placeholder:"CxB"`
-	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or kv_quantize, drop_observe, drop_score, drop_pool, drop_select, drop_compact, drop_observe_score, drop_chain."`
+	Family     []string `help:"page_summary, page_score, page_select, page_attend, chain, dense (the default), or kv_quantize, drop_observe, drop_score, drop_pool, drop_allot, drop_select, drop_pool_select, drop_compact, drop_observe_score, drop_chain (from observing to the kept tokens)."`
 	Shapes     string   `help:"Measure a list of shapes in one process instead of models, or with --summary print it: bars, breadth, crossover, drop-growth, growth, headline, rerank, or several." placeholder:"NAME"`
 	Growth     bool     `help:"The table of microseconds against context, batch and budget, with fitted slopes, in markdown: measured now, or with --summary from the results file."`
 	Breadth    bool     `help:"The table of every group, head dim, page, rank, bit width and cache type as percent of its tightest limit: measured now, or with --summary from the results file."`

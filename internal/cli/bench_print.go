@@ -74,7 +74,7 @@ func family(r bench.Result) string {
 	if s.Rank > 0 {
 		name += fmt.Sprintf(" r%d", s.Rank)
 	}
-	for _, unusual := range []string{rarely(s.DType, "bf16"), rarely(s.Basis, "svd"), rarely(s.Combine, "share_average"), rarely(s.Layout, "paged"), rarely(s.Precision, "exact"), rarely(s.Mode, "prompt"), rarely(s.L2, "cold")} {
+	for _, unusual := range []string{rarely(s.DType, "bf16"), rarely(s.Basis, "svd"), rarely(s.Combine, "share_average"), rarely(s.Layout, "paged"), rarely(s.Precision, "exact"), rarely(s.Budgets, "uniform"), rarely(s.Mode, "prompt"), rarely(s.L2, "cold")} {
 		name += unusual
 	}
 	return name
