@@ -113,7 +113,7 @@ func selectAttendCandidate(s *specs.Spec, t Target, shape selectAttendShape) Can
 		Header: "kernels/page_select_attend.cuh", Kernel: "kvloom::page_select_attend", Entry: string(PageSelectAttend),
 		Geometry: launch.Geometry{
 			Grid:  [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(shape.cluster), Per: 1}, launch.Each(launch.Batch), launch.Const(1)},
-			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(z.ringBytes+8*32) + 8*listSlots + 4*known*threads, Dependent: true,
+			Block: threads, Cluster: shape.cluster, DynamicShared: 4*words + shape.warps*(z.ringBytes+8*32) + 8*(listSlots+(listSlots+shape.cluster-1)/shape.cluster) + 4*known*threads, Dependent: true,
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
 		},
 		MinBlocks: 1,

@@ -111,7 +111,7 @@ func selectMasses(heads int, shape selectClusterShape) int {
 // selectExchange is the size of select::ClusterShared.
 func selectExchange(heads int, shape selectClusterShape) int {
 	width, warps := padded(heads), shape.threads/32
-	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 2*(4*warps*shape.pages+8192/8) + 24
+	exchange := 4*256 + 2*2*256*shape.cluster + 4*width*(warps+shape.cluster) + 8*512 + 4*(256+4) + 2*(4*warps*shape.pages+8192/8) + 20 + 4*shape.cluster
 	return (exchange + 15) / 16 * 16
 }
 

@@ -15,26 +15,26 @@ namespace select {
 constexpr int kListSlots = 512;  // of the list that a block keeps
 static_assert(kListSlots == kShareSlots, "what the first launch counts is chosen from by the second");
 
-// Where a list goes whose blocks attend to it, before it is written to memory: to every block's own as soon as a page is known to be in it.
+// Where the pages of a list go that the blocks of its cluster attend to, before the list is written to memory.
 template <int kCluster, int kThreads, class Begin>
-struct EarlyOut {
+struct HomeOut {
   static constexpr bool kEarly = true;
-  int2* kept;               // [kListSlots] pages and blocks in shared memory: the first places, which all blocks fill
-  int2* own;                // [32] of this warp: the others, where it ranks alone
-  uint32_t barrier;         // that of the exchange
+  int2* kept;               // pages and blocks of this block's places, in shared memory
+  int2* ranked;             // [kListSlots] where the block ranks
+  int2* own;                // [32] of this warp, where it ranks alone
+  uint32_t barrier;         // that of what other blocks send
   const int32_t* table;
   int max_pages;            // of the table
   const int32_t* known;     // [turns][kThreads], this thread's column: blocks of its pages; null where they were not read ahead
-  Begin begin;              // places that all blocks fill -> whether this warp needs others
-  int places;               // of `kept`, when all is chosen; the others are `own`
+  Begin begin;
+  bool alone;
 
   __device__ __forceinline__ int block_of(int page) const { return page < max_pages ? table[page] : -1; }
-  __device__ __forceinline__ void sure(int place, int page, int turn) const {
-    const int block = known ? known[turn * kThreads] : block_of(page);
-    const uint32_t at = ptx::shared_address(kept + place);
-#pragma unroll
-    for (int to = 0; to < kCluster; ++to)
-      ptx::store_async(ptx::map_to_rank(at, to), make_uint2(page, block), ptx::map_to_rank(barrier, to));
+  __device__ __forceinline__ int2 entry(int page, int turn) const { return make_int2(page, known ? known[turn * kThreads] : block_of(page)); }
+  __device__ __forceinline__ void stays(int place, int page, int turn) const { kept[place] = entry(page, turn); }
+  __device__ __forceinline__ void leaves(int block, int place, int page, int turn) const {
+    const int2 e = entry(page, turn);
+    ptx::store_async(ptx::map_to_rank(ptx::shared_address(kept + place), block), make_uint2(e.x, e.y), ptx::map_to_rank(barrier, block));
   }
 };
 
@@ -86,11 +86,13 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   using Selection = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages, kShareCapacity == 0>;
   static_assert(sizeof(Selection) <= 4 * kBufferWords, "the plan reckons with what the blocks exchange");
   static_assert(4 * kAhead * HEADS * kThreads <= kWarps * S::kRingBytes, "scores on their way lie where keys and values will");
-  // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int2 [kListSlots], int2 [kWarps][32], int32 [kKnown][kThreads]
+  constexpr int kBlockSlots = (select::kListSlots + kCluster - 1) / kCluster;
+  // [4 * kBufferWords] of selection, [kWarps][kRingBytes], int2 [kBlockSlots], [kListSlots], [kWarps][32], int32 [kKnown][kThreads]
   extern __shared__ __align__(128) uint8_t memory[];
   uint8_t* const rings = memory + 4 * kBufferWords;
   int2* const kept = reinterpret_cast<int2*>(rings + kWarps * S::kRingBytes);
-  int32_t* const known = reinterpret_cast<int32_t*>(kept + select::kListSlots + 32 * kWarps) + threadIdx.x;
+  int2* const ranked = kept + kBlockSlots;
+  int32_t* const known = reinterpret_cast<int32_t*>(ranked + select::kListSlots + 32 * kWarps) + threadIdx.x;
   __shared__ float2 stats[kWarps][S::kTileHeads];     // peak and sum of each warp
   __shared__ Received received;
   __shared__ __align__(8) uint64_t landed, listed;
@@ -118,29 +120,31 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   units.max_pages = cache.max_pages;
   units.count = slots;
 
-  // The first places of a list go to the last warps of all blocks: the first warps rank, for what wins.
-  const int tiles = PAGE >= kTile ? slots * (PAGE / kTile) : (slots + kTile / PAGE - 1) / (kTile / PAGE);
-  constexpr int kHalfWarps = kWarps / kHalves;
-  const int half = warp / kHalfWarps;
-  const int worker = (kHalfWarps - 1 - warp % kHalfWarps) * kCluster + rank;
-  constexpr int kWorkers = kCluster * kHalfWarps, kBatch = Units<PAGE>::kTilesPerBatch;
-  const int each = tiles / kWorkers, more = tiles % kWorkers;  // the first `more` have one tile more
+  // A block has `share` of the slots, those from `offset` on where the list is read from memory. Its first places go to its last warps: the
+  // first ones rank, for what wins.
+  const int share = slots / kCluster + (rank < slots % kCluster), offset = slots / kCluster * rank + min(rank, slots % kCluster);
+  constexpr int kHalfWarps = kWarps / kHalves, kBatch = Units<PAGE>::kTilesPerBatch;
+  const int half = warp / kHalfWarps, worker = kHalfWarps - 1 - warp % kHalfWarps;
+  const int tiles = Units<PAGE>::tiles(share), each = tiles / kHalfWarps, more = tiles % kHalfWarps;  // the first `more` have one tile more
   const int first = each * worker + min(worker, more), last = first + each + (worker < more);
   int to = min(last, (first / kBatch + 1) * kBatch);
   const Rows<T> k{static_cast<const T*>(cache.k) + list * cache.k_head_stride, cache.k_block_stride, cache.k_token_stride};
   const Rows<T> v{static_cast<const T*>(cache.v) + list * cache.v_head_stride, cache.v_block_stride, cache.v_token_stride};
   typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   State<HEAD_DIM, kColumns, T> state;
-  int places = slots;             // of `kept`; the others are `own`
-  int2* const own = kept + select::kListSlots + 32 * warp;
+  int2* const own = ranked + select::kListSlots + 32 * warp;
   select::Part part;
-  bool chosen = false;
+  bool chosen = false, alone = true, late = false;  // late: this warp has places from `fill` on
+  int fill = 0, vacant = 0, surplus = 0;  // as choose told: places from `fill` on have items `vacant` and on, of which `surplus` are not ranked
   const auto look_up = [&](int from) {
     if (chosen) {
-      take_known(units, from, to, slots, [&](int slot) { return slot < places ? kept[slot] : own[slot - places]; });
+      take_known(units, from, to, share, [&](int slot) {
+        const int item = vacant + slot - fill;
+        return slot < fill || item < surplus ? kept[slot] : alone ? own[item - surplus] : ranked[item - surplus];
+      });
     } else {
       Batch<PAGE> batch;
-      batch.read(list_of<kCluster>(all.select), from, to, slots);
+      batch.read(list_of<kCluster>(all.select) + offset, from, to, share);
       batch.look_up(units, from);
     }
   };
@@ -156,12 +160,14 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
         ptx::copy4(ptx::shared_address(known + i * kThreads), units.table + begin + i * kThreads + tid);
       ptx::commit_copies();
     }
-    const auto begin = [&](int filled) {
-      if (tid == 0) mbarrier_expect(&listed, 8 * filled);
-      return (PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : last * (kTile / PAGE)) > filled;
+    const auto begin = [&](int filled, int items, int sent) {
+      fill = filled, vacant = items, surplus = sent;
+      if (tid == 0) mbarrier_expect(&listed, 8 * min(max(surplus - vacant, 0), share - fill));
+      late = (PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : min(last * (kTile / PAGE), share)) > fill;
+      return late;
     };
-    select::EarlyOut<kCluster, kThreads, decltype(begin)> out{kept, own, listed_at, units.table, cache.max_pages, ahead ? known : nullptr,
-                                                            begin, 0};
+    select::HomeOut<kCluster, kThreads, decltype(begin)> out{kept, ranked, own, listed_at, units.table, cache.max_pages, ahead ? known : nullptr, begin,
+                                                           true};
     static_assert(kShareCapacity == 0 || kCluster * kThreads * kKnown <= kShareCapacity, "rows whose blocks are known are cut in slices alike");
     constexpr int kCounts = 2 * select::kShareBins * kCluster;
     static_assert(kShareCapacity == 0 || kCounts + 4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes,
@@ -173,10 +179,10 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     else
       chosen = select_by_masses<PAGE, HEADS, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
           all.select, reinterpret_cast<float*>(rings), part, out);
-    places = out.places;
+    alone = out.alone;
   }
   if (chosen) {
-    ptx::wait_cluster_barrier(listed_at, 0);
+    if (late) ptx::wait_cluster_barrier(listed_at, 0);
   } else {
     if constexpr (kShareCapacity > 0) {
       if constexpr (kDependent) ptx::wait_for_dependencies();
@@ -185,7 +191,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
       select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(all.select);
     }
     ptx::cluster_sync<kCluster>();
-    units.count = all.select.counts[static_cast<int64_t>(request) * lists + list];
+    units.count = all.select.counts[static_cast<int64_t>(request) * lists + list] - offset;
     ptx::wait_copies<0>();
     __syncthreads();  // the query is whole, as where selection has met meanwhile
   }
@@ -197,6 +203,7 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     look_up(from);
     ring.start(units, from, to);
     if (from == first && chosen) {  // the list in its order, while keys are on their way
+      __syncthreads();  // all is noted
       int32_t* const pages = list_of<kCluster>(all.select);
       select::write_list<kThreads>(*reinterpret_cast<const Selection*>(memory), part, [&](int position, int page) { pages[position] = page; });
       write_count<kCluster>(all.select);

@@ -46,7 +46,7 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out& 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int rank = ptx::cluster_rank<kCluster>();
   const uint32_t masses_in = ptx::shared_address(&barriers[0]);
-  Part part{rank, 0, 0, 0, 0, 0, 0, 0, &barriers[1], &barriers[2], &barriers[3]};
+  Part part{rank, 0, 0, 0, 0, 0, 0, 0, 0, 0, sm.histograms, &barriers[1], &barriers[2], &barriers[3]};
   if (tid == 0) {
     mbarrier_init(&barriers[0], 1);
     prepare_choice<kCluster>(sm, part);

@@ -136,7 +136,7 @@ struct ClusterShared {
   Cut cut;
   int sent;                                                // candidates of this block
   int before;                                              // pages taken by blocks of lower rank
-  int sure_before;                                         // those of them that no ranking decides
+  int sure[kCluster];                                      // pages of each block that no ranking decides
 };
 
 // Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
@@ -253,6 +253,8 @@ struct Part {
   int turns;                 // steps of kThreads pages; below 1 where the block has none
   int sinks, recent, need;   // forced are pages below sinks and from recent on; how many of the others are wanted
   int pages_wanted;          // slots
+  int width, pages;          // of a block's slice, of the row
+  const uint16_t (*histograms)[kShareBins];  // of all blocks
   uint64_t *counts, *candidates, *bin;
 };
 
@@ -306,8 +308,9 @@ __device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, co
   }
 }
 
-// The same by one warp alone, of at most 32 candidates: a lane each. block_of is asked about each page before it is ranked, and won(rank,
-// page, block) is told. notes: this warp is the one that notes for the block.
+// The same by one warp alone, of at most 32 candidates: a lane each, bit by bit from the first that differs, so that nothing waits for shared
+// memory, which copies by other warps hold up. block_of is asked about each page before it is ranked, and won(rank, page, block) is told.
+// notes: this warp is the one that notes for the block.
 template <class Memory, class BlockOf, class Won>
 __device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const Cut& cut, bool notes, BlockOf block_of, Won won) {
   const int lane = threadIdx.x % 32;
@@ -316,10 +319,21 @@ __device__ __forceinline__ void rank_alone(Memory& sm, const Part& part, const C
   const int page = mine.y;
   const int block = live ? block_of(page) : 0;
   int better = 0;
-#pragma unroll 4
-  for (int j = 0; j < cut.in_bin; ++j) {
-    const uint2 other = sm.candidates[j];
-    better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+  uint32_t same = (1u << (cut.in_bin - 1) << 1) - 1;  // lanes that are equal in the bits so far
+  const uint32_t first = __shfl_sync(reduce::kFullWarp, mine.x, 0), differs = __reduce_or_sync(reduce::kFullWarp, live ? mine.x ^ first : 0u);
+#pragma unroll 1
+  for (uint32_t bit = differs == 0 ? 0u : 0x80000000u >> __clz(differs); bit != 0; bit >>= 1) {
+    const bool has = mine.x & bit;
+    const uint32_t with = __ballot_sync(reduce::kFullWarp, has);
+    if (!has) better += __popc(same & with);
+    same &= has ? with : ~with;
+  }
+  if (__any_sync(reduce::kFullWarp, live && (same & (same - 1)) != 0)) {  // equal shares: the lower page first
+#pragma unroll 1
+    for (int j = 0; j < cut.in_bin; ++j) {
+      const int other = __shfl_sync(reduce::kFullWarp, page, j);
+      better += (same >> j & 1) != 0 && other < page;
+    }
   }
   const bool wins = live && better < cut.left;
   if (wins) won(better, page, block);
@@ -346,11 +360,54 @@ __device__ __forceinline__ void write_list(const Memory& sm, const Part& part, c
   }
 }
 
-// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, the pages are given in places of
-// an order of their own, and the caller writes the list: out.sure(place, page, turn) has those of this block that no ranking decides, which
-// fill the first places. out.begin(places) follows in every thread, and is true in warps that need places behind them. Those rank what is
-// left each alone into out.own, where it is little; else the block ranks it into out.kept, and out.places counts it. out.block_of(page) is
-// kept beside a page. The places of the other blocks are filled when they are.
+// How many of a block's pages lie in bins from `first` on; one warp.
+__device__ __forceinline__ int count_from(const uint16_t* histogram, int first) {
+  const int lane = threadIdx.x % 32, skip = first - 8 * lane;  // of this lane's bins
+  const uint4 c = *reinterpret_cast<const uint4*>(&histogram[8 * lane]);
+  const uint32_t words[4] = {c.x, c.y, c.z, c.w};
+  uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum += (skip <= 2 * i ? words[i] & 0xffff : 0) + (skip <= 2 * i + 1 ? words[i] >> 16 : 0);
+  return __reduce_add_sync(reduce::kFullWarp, sum);
+}
+
+// Pages of a block that are taken whatever their value.
+__device__ __forceinline__ int forced_of(const Part& part, int block) {
+  const int begin = block * part.width, end = min(begin + part.width, part.pages);
+  return max(min(end, part.sinks) - begin, 0) + max(end - max(begin, part.recent), 0);
+}
+
+// Where the pages of a list go that the blocks of a cluster attend to, `share` of them each: first its own that no ranking decides, as many
+// as there is room for. What blocks have beyond their room, in the order of blocks, and then what is ranked fills the room that is left,
+// in the order of blocks too.
+template <int kCluster>
+struct Homes {
+  int fill, share, surplus, vacant;  // of block `lane`: pages that stay, its room, and what lies before it of each
+
+  __device__ __forceinline__ Homes(int sure, int slots) {
+    const int lane = threadIdx.x % 32;
+    share = lane < kCluster ? slots / kCluster + (lane < slots % kCluster) : 0;
+    fill = min(lane < kCluster ? sure : 0, share);
+    const int more = lane < kCluster ? sure - fill : 0;
+    const int before = reduce::warp_exclusive_scan(more << 16 | (share - fill));
+    surplus = before >> 16, vacant = before & 0xffff;
+  }
+  __device__ __forceinline__ int all_surplus() const { return __shfl_sync(reduce::kFullWarp, surplus, 31); }
+  // The block that item `item` of the others goes to, and the place there. All lanes.
+  __device__ __forceinline__ int2 of(int item) const {
+    int block = 0;
+#pragma unroll
+    for (int b = 1; b < kCluster; ++b) block += item >= __shfl_sync(reduce::kFullWarp, vacant, b);
+    return make_int2(block, item - __shfl_sync(reduce::kFullWarp, vacant - fill, block));
+  }
+};
+
+// Chooses the pages of a list: out(position, page) takes those of this block, in order. Where Out::kEarly, they go where the blocks of the
+// cluster attend to them (Homes), and the caller writes the list behind a barrier of the block: out.stays(place, page, turn) and
+// out.leaves(block, place, page, turn) have this block's pages that no ranking decides. out.begin(fill, items, surplus) follows in every
+// thread: places that are filled when it returns, the number of the first item that comes to the others, how many are not ranked. It is
+// true in warps that need such places. Those rank what is left each alone into out.own, where it is little; else the block ranks it into
+// out.ranked, and out.alone is false. out.block_of(page) is kept beside a page. What other blocks send is yet to be waited for.
 //
 // Values of pages that compete are in sm.histogram by share_bin, those of this thread's first kFirst pages in `first`, of the others
 // (kOthers) in its column of `values`, [turns][kThreads]; 0 where a page does not compete. False, with nothing written, where too many
@@ -369,11 +426,13 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
     cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
   }
   Cut cut = sm.cut;
+  const int first_bin = cut.bin + 1;
   int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
   bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
   float least = bin_begin<HEADS>(max(cut.bin, 1)), above = bin_begin<HEADS>(cut.bin + 1);
   if (cut.bin <= 0) return false;
-  if (!whole && cut.in_bin > kFewCandidates) {
+  const bool cut_again = !whole && cut.in_bin > kFewCandidates;
+  if (cut_again) {
 #pragma unroll
     for (int i = 0; i < kFirst; ++i) values[i * kThreads] = first[i];
     if constexpr (kCalls) {
@@ -416,32 +475,43 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
 #pragma unroll 1
     for (int i = kFirst; i < part.turns; ++i) classify(i, values[i * kThreads]);
   }
-  if (tid == 0) {
-    sm.before = min(begin, part.sinks) + max(begin - part.recent, 0) + lower_above + (whole ? lower_in_bin : 0);
-    if constexpr (Out::kEarly) sm.sure_before = sm.before;
+  if (tid == 0) sm.before = min(begin, part.sinks) + max(begin - part.recent, 0) + lower_above + (whole ? lower_in_bin : 0);
+  if constexpr (Out::kEarly) {
+    for (int b = warp; b < kCluster; b += kWarps) {
+      int count = forced_of(part, b) + count_from(part.histograms[b], first_bin - (whole && !cut_again));
+      if (cut_again) count += count_from(sm.of_bin[b], cut.bin + !whole);
+      if (lane == 0) sm.sure[b] = count;
+    }
   }
   __syncthreads();
-  const int places = part.pages_wanted - (whole ? 0 : cut.left);  // of pages that no ranking decides
   if constexpr (Out::kEarly) {
+    const Homes<kCluster> homes(lane < kCluster ? sm.sure[lane] : 0, part.pages_wanted);
+    const int fill = __shfl_sync(reduce::kFullWarp, homes.fill, part.rank), surplus = __shfl_sync(reduce::kFullWarp, homes.surplus, part.rank);
 #pragma unroll 1
     for (int i = 0; i < part.turns; ++i) {
       const uint32_t word = sm.taken[i * kWarps + warp];
       if (word == 0) continue;
-      const int place = sm.sure_before + bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; });
-      if (word >> lane & 1) out.sure(place, begin + i * kThreads + tid, i);
+      const int place = bits_before(i * kWarps + warp, [&](int w) { return sm.taken[w]; }), page = begin + i * kThreads + tid;
+      const bool mine = word >> lane & 1, leaves = mine && place >= fill;
+      if (mine && !leaves) out.stays(place, page, i);
+      if (__any_sync(reduce::kFullWarp, leaves)) {
+        const int2 home = homes.of(surplus + place - fill);
+        if (leaves) out.leaves(home.x, home.y, page, i);
+      }
     }
-    const bool needs = out.begin(places), alone = whole || cut.in_bin <= 32;
-    if (!whole && (!alone || needs || warp == 0)) {
+    const bool needs = out.begin(fill, __shfl_sync(reduce::kFullWarp, homes.vacant, part.rank), homes.all_surplus());
+    out.alone = whole || cut.in_bin <= 32;
+    __syncthreads();  // the places that stay are filled
+    if (!whole && (!out.alone || needs || warp == 0)) {
       ptx::wait_cluster_barrier(candidates_in, 0);
-      if (alone)
+      if (out.alone)
         rank_alone(sm, part, cut, warp == 0, [&](int page) { return out.block_of(page); },
                    [&](int rank, int page, int block) { out.own[rank] = make_int2(page, block); });
       else
-        rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.kept[places + rank] = make_int2(page, out.block_of(page)); });
+        rank_candidates<kThreads>(sm, part, cut, [&](int rank, int page) { out.ranked[rank] = make_int2(page, out.block_of(page)); });
     }
-    out.places = alone ? places : part.pages_wanted;
-    __syncthreads();
-    return true;  // the list is yet to be written
+    if (!out.alone) __syncthreads();
+    return true;
   } else if (!whole) {
     ptx::wait_cluster_barrier(candidates_in, 0);
     rank_candidates<kThreads>(sm, part, cut, [](int, int) {});

@@ -152,7 +152,7 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
   const int pages = pages_of(length);
   part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
   part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
-  part.begin = begin, part.end = min(limit, pages);
+  part.begin = begin, part.end = min(limit, pages), part.width = width, part.pages = min(pages, longest), part.histograms = sm.histograms;
   part.turns = (part.end - begin + kThreads - 1) / kThreads;
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {

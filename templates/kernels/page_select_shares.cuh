@@ -46,7 +46,7 @@ struct SharedRow {
     const int pages = pages_of(args, length);
     part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
     part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
-    part.end = min(min(part.begin + width, limit), pages);
+    part.end = min(min(part.begin + width, limit), pages), part.width = width, part.pages = min(limit, pages);
     return pages > args.slots && args.slots <= kShareSlots && part.need > 0 && width * blocks <= kCapacity && part.recent - part.sinks < 65536;
   }
 };
@@ -223,6 +223,7 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
     if (kPieces % kThreads == 0 || i * kThreads + tid < kPieces) reinterpret_cast<uint4*>(counts)[i * kThreads + tid] = piece[i];
   __syncthreads();
   ptx::cluster_arrive<kCluster>();  // this block has read the counts
+  part.histograms = counts;
   if (tid / 32 < 2) cut_of<kCluster>(sm, counts, part.candidates, part.rank, part.need, kFewCandidates);
   keep(0);
 #pragma unroll 1
