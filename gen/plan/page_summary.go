@@ -149,10 +149,16 @@ func summaryWarpBytes(s *specs.Spec) int {
 // summaryBlockBytes is BlockBuild::kBytes of page_summary_block.cuh.
 func summaryBlockBytes(s *specs.Spec, warps int) int {
 	r := summaryRecord(s)
+	return summaryBlockBytesWith(s, warps, 4*r.PageSize+3*r.Rank*(r.PageSize+1)+16)
+}
+
+// summaryBlockBytesWith is the same with so many floats beside the matrix.
+func summaryBlockBytesWith(s *specs.Spec, warps, floats int) int {
+	r := summaryRecord(s)
 	d, page := r.HeadDim, r.PageSize
 	matrix := max(page*(page+4)*4, r.Rank*d*4+r.Bytes)
 	n := page*(2*d+16) + roundUp(matrix, 16)
-	n = roundUp(n+4*(4*page+3*r.Rank*(page+1)+16), 16) + d*4 + (r.Rank+1)*8
+	n = roundUp(n+4*floats, 16) + d*4 + (r.Rank+1)*8
 	return roundUp(n+warps*4, 16)
 }
 

@@ -93,8 +93,7 @@ func weightedBlockCandidate(s *specs.Spec, t Target, form Form, choice summaryPa
 	c := summaryCandidate(s, t, form, choice)
 	c.Key += " weighted"
 	c.Params = append(c.Params, Param{"weighted", 1})
-	tokens := s.SummaryTokens()
-	c.Geometry.DynamicShared += roundUp(tokens*(2*s.Attention.HeadDim+16)+4*s.Locks.Rank, 16)
+	c.Geometry.DynamicShared = weightedRowsBytes(s, choice.warps)
 	c.Constants = slices.DeleteFunc(c.Constants, func(k Constant) bool { return k.Name == "kSharedBytes" || k.Name == "FORM" })
 	record := formConstants(s)
 	if len(record) == 0 {
@@ -102,6 +101,17 @@ func weightedBlockCandidate(s *specs.Spec, t Target, form Form, choice summaryPa
 	}
 	c.Constants = append(append(c.Constants, Constant{"kSharedBytes", fmt.Sprint(c.Geometry.DynamicShared)}), append(record, Constant{"WEIGHTED", "true"})...)
 	return c
+}
+
+// weightedRowsBytes is BlockBuild::kBytes of page_summary_block.cuh where bases are weighted.
+func weightedRowsBytes(s *specs.Spec, warps int) int {
+	tokens, rank, rows := s.SummaryTokens(), s.Locks.Rank, s.SummaryTokens()*(2*s.Attention.HeadDim+16)
+	n := summaryBlockBytes(s, warps)
+	if rank <= 2 && tokens <= 64 { // by powers, which take the rows' place
+		n = summaryBlockBytesWith(s, warps, rank*(tokens+1)+16+tokens+32*warps)
+		rows = max(rows, tokens*(tokens+4)*4)
+	}
+	return roundUp(n+rows+4*rank, 16)
 }
 
 // factorBytes is WeightFactor::kBytes of page_summary_weights.cuh: one KV head's factor.

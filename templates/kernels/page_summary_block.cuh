@@ -7,6 +7,7 @@
 
 #include "kernels/page_summary_common.cuh"
 #include "kernels/page_summary_weights.cuh"
+#include "kvloom/linalg/powers.cuh"
 #include "kvloom/linalg/tridiagonal.cuh"
 
 namespace kvloom {
@@ -23,7 +24,17 @@ struct BlockBuild {
   static_assert(RANK < PAGE && RANK < HEAD_DIM, "a page of n tokens has n - 1 directions around its centroid");
 
   using Layout = Record<HEAD_DIM, PAGE, RANK, BITS>;
-  using Eigen = Tridiagonal<PAGE, RANK, kNumWarps * 32>;
+  // Weighted coefficients are lengths times orthonormal vectors, whichever those are, so few of them need no direct method.
+  static constexpr bool kPowers = WEIGHTED && RANK <= 2 && PAGE <= 64;
+  template <bool POWERS, class = void>
+  struct Solver {
+    using type = Tridiagonal<PAGE, RANK, kNumWarps * 32>;
+  };
+  template <class V>
+  struct Solver<true, V> {
+    using type = Powers<PAGE, RANK, kNumWarps * 32>;
+  };
+  using Eigen = typename Solver<kPowers>::type;
   static constexpr int kThreads = kNumWarps * 32;
   static constexpr int kRankPad = Layout::kRankPad;
   static constexpr int kRowBytes = 2 * HEAD_DIM + 16;  // an odd number of 16-byte units: ldmatrix meets every bank once
@@ -40,7 +51,8 @@ struct BlockBuild {
   static constexpr int kScales = kMu + HEAD_DIM * 4;                               // Scale [RANK + 1], the centroid's last
   static constexpr int kTops = kScales + (RANK + 1) * 8;                           // uint32 [kNumWarps]
   static constexpr int kWeighed = (kTops + kNumWarps * 4 + 15) / 16 * 16;          // bf16 [PAGE][kRowBytes]: centred keys times the factor
-  static constexpr int kLengths = kWeighed + PAGE * kRowBytes;                     // f32 [RANK]: of D^T u
+  static constexpr int kGramBytesAgain = kPowers ? PAGE * kGramStride * 4 : 0;     // powers take the rows' place
+  static constexpr int kLengths = kWeighed + (PAGE * kRowBytes > kGramBytesAgain ? PAGE * kRowBytes : kGramBytesAgain);  // f32 [RANK]: of D^T u
   static constexpr int kBytes = WEIGHTED ? (kLengths + RANK * 4 + 15) / 16 * 16 : kWeighed;
 
   uint8_t* shared;
@@ -104,18 +116,21 @@ struct BlockBuild {
     __syncthreads();
   }
 
-  // Y = D L, row by row: each warp takes strips of 16 rows and blocks of 16 columns. L is zero above the diagonal.
+  // Y = D L: each warp takes strips of 16 rows, and as many blocks of 16 columns as registers hold or warps leave it. L is zero above the
+  // diagonal.
   __device__ __forceinline__ void weigh(const uint8_t* factor, float down) const {
     using Factor = WeightFactor<HEAD_DIM>;
-    constexpr int kSteps = HEAD_DIM / 16;
+    constexpr int kSteps = HEAD_DIM / 16, kStrips = PAGE / 16;
+    constexpr int kShare = kNumWarps > kStrips ? (kSteps + 1) / 2 : kSteps, kColumns = kShare < 8 ? kShare : 8;
+    constexpr int kParts = (kSteps + kColumns - 1) / kColumns;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
     const uint4* blocks = reinterpret_cast<const uint4*>(factor) + lane;
 #pragma unroll 1
-    for (int job = warp; job < PAGE / 16 * kSteps; job += kNumWarps) {
-      const int strip = job / kSteps * 16, n = job % kSteps;
-      float y[2][4] = {};
-#pragma unroll 2
-      for (int k = n; k < kSteps; k++) {
+    for (int job = warp; job < kStrips * kParts; job += kNumWarps) {
+      const int strip = job / kParts * 16, first = job % kParts * kColumns;
+      float y[kColumns][2][4] = {};
+#pragma unroll 1
+      for (int k = first; k < kSteps; k++) {
         const float2 centre[2] = {*reinterpret_cast<const float2*>(mu() + 16 * k + 2 * p),
                                   *reinterpret_cast<const float2*>(mu() + 16 * k + 8 + 2 * p)};
         uint32_t r[4];
@@ -123,17 +138,25 @@ struct BlockBuild {
         load_tile(r, row(strip + lane % 16) + k * 32 + lane / 16 * 16);
 #pragma unroll
         for (int i = 0; i < 4; i++) a[i] = split<Key>(r[i], down, centre[i / 2]);
-        const uint4 b = __ldg(blocks + Factor::block(k, n) * 32);
-        mma_m16n8k16(y[0], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.x, b.y, bf16{});
-        mma_m16n8k16(y[1], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.z, b.w, bf16{});
-        mma_m16n8k16(y[0], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.x, b.y, bf16{});
-        mma_m16n8k16(y[1], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.z, b.w, bf16{});
-      }
-      uint8_t* to = shared + kWeighed + (strip + g) * kRowBytes + n * 32 + 4 * p;
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        *reinterpret_cast<uint32_t*>(to + 16 * half) = bf16_pair(y[half][0], y[half][1]);
-        *reinterpret_cast<uint32_t*>(to + 16 * half + 8 * kRowBytes) = bf16_pair(y[half][2], y[half][3]);
+        for (int n = 0; n < kColumns; n++) {
+          if (first + n > k || first + n >= kSteps) continue;  // above the diagonal
+          const uint4 b = __ldg(blocks + Factor::block(k, first + n) * 32);
+          mma_m16n8k16(y[n][0], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.x, b.y, bf16{});
+          mma_m16n8k16(y[n][1], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.z, b.w, bf16{});
+          mma_m16n8k16(y[n][0], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.x, b.y, bf16{});
+          mma_m16n8k16(y[n][1], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.z, b.w, bf16{});
+        }
+      }
+      uint8_t* to = shared + kWeighed + (strip + g) * kRowBytes + first * 32 + 4 * p;
+#pragma unroll
+      for (int n = 0; n < kColumns; n++) {
+        if (first + n >= kSteps) continue;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          *reinterpret_cast<uint32_t*>(to + n * 32 + 16 * half) = bf16_pair(y[n][half][0], y[n][half][1]);
+          *reinterpret_cast<uint32_t*>(to + n * 32 + 16 * half + 8 * kRowBytes) = bf16_pair(y[n][half][2], y[n][half][3]);
+        }
       }
     }
     __syncthreads();
@@ -289,10 +312,10 @@ struct BlockBuild {
     uint8_t* record = shared + kRecord;
 #pragma unroll 1
     for (int t = warp; t < PAGE; t += kNumWarps) {
-      float c[RANK], mine = WEIGHTED && lane < RANK ? eigen.vectors[lane * Eigen::kVectorStride + t] * lengths()[lane] : 0.f;
+      float c[RANK], mine = 0.f;
 #pragma unroll
       for (int j = 0; j < RANK; j++) c[j] = 0.f;
-      for (int pair = lane; !WEIGHTED && pair < HEAD_DIM / 2; pair += 32) {
+      for (int pair = lane; pair < HEAD_DIM / 2; pair += 32) {
         const float2 key = unpack(key_pair(t, pair), Key{}), centre = *reinterpret_cast<const float2*>(mu() + 2 * pair);
         const float x = fmaf(key.x, power.down, -centre.x), y = fmaf(key.y, power.down, -centre.y);
 #pragma unroll
@@ -302,7 +325,7 @@ struct BlockBuild {
         }
       }
 #pragma unroll
-      for (int j = 0; !WEIGHTED && j < RANK; j++) {
+      for (int j = 0; j < RANK; j++) {
         const float sum = warp_sum(c[j]);
         if (lane == j) mine = sum;
       }
@@ -317,12 +340,19 @@ struct BlockBuild {
     for (int i = threadIdx.x; i < bytes / 4; i += kThreads) reinterpret_cast<uint32_t*>(shared + offset)[i] = 0;
   }
 
+  __device__ __forceinline__ Eigen eigen() const {
+    if constexpr (kPowers)
+      return Eigen(reinterpret_cast<float*>(shared + kEigen), reinterpret_cast<float*>(shared + kWeighed));
+    else
+      return Eigen(reinterpret_cast<float*>(shared + kEigen));
+  }
+
   __device__ __forceinline__ void build(const PageSummaryArgs& args, const BuildItem& item, bool aligned) const {
     if (!item.valid) return;
     load(args.cache, item.keys, item.table, aligned);
     const PageScale power = this->power(args.cache);
     const bool finite = power.down > 0.f;
-    Eigen eigen(reinterpret_cast<float*>(shared + kEigen));
+    Eigen eigen = this->eigen();
     if (finite) {
       centroid(power.down);
       if constexpr (WEIGHTED) {
@@ -342,7 +372,11 @@ struct BlockBuild {
     __syncthreads();
     if constexpr (WEIGHTED) normalise();
     find_scales(power.up);
-    if (finite) coefficients(eigen, power);
+    if constexpr (WEIGHTED) {
+      if (finite) weighted_coefficients(eigen, power);
+    } else {
+      if (finite) coefficients(power);
+    }
     __syncthreads();
     uint8_t* record = shared + kRecord;
     pack_basis<HEAD_DIM, PAGE, RANK, BITS>(record, reinterpret_cast<const float*>(shared + kBasis), scales(), threadIdx.x, kThreads);
