@@ -305,8 +305,22 @@ struct BlockBuild {
     }
   }
 
-  // C = D V, or of a weighted basis u times the lengths of D^T u, a warp a token, with its codes and scale.
-  __device__ __forceinline__ void coefficients(const Eigen& eigen, PageScale power) const {
+  // C of a weighted basis: u times the lengths of D^T u, a thread a token.
+  __device__ __forceinline__ void weighted_coefficients(const Eigen& eigen, PageScale power) const {
+    uint8_t* record = shared + kRecord;
+    for (int t = threadIdx.x; t < PAGE; t += kThreads) {
+      float c[RANK], top = 0.f;
+#pragma unroll
+      for (int j = 0; j < RANK; j++) c[j] = eigen.vectors[j * Eigen::kVectorStride + t] * lengths()[j], top = fmaxf(top, fabsf(c[j]));
+      const KeyScale key_scale = make_key_scale<T, true>(top, largest_code<8>(), power.up);
+#pragma unroll
+      for (int j = 0; j < RANK; j++) record[Layout::kC + t * kRankPad + j] = static_cast<uint8_t>(signed_code<8>(c[j], key_scale.scale));
+      reinterpret_cast<uint16_t*>(record + Layout::kTokenScales)[t] = bf16_bits(key_scale.stored);
+    }
+  }
+
+  // C = D V, a warp a token, with its codes and scale.
+  __device__ __forceinline__ void coefficients(PageScale power) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float* basis = reinterpret_cast<const float*>(shared + kBasis);
     uint8_t* record = shared + kRecord;
