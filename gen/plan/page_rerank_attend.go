@@ -21,7 +21,7 @@ func (x rerankAttendShape) rerank() rerankClusterShape {
 
 // rerankAttendShapes, the default first: of lists whose clusters of 8 run at once and those of 16 do not.
 var rerankAttendShapes = []rerankAttendShape{
-	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0}, {4, 8, 4, 2}, {8, 4, 2, 2}, {4, 8, 4, 1},
+	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0}, {4, 8, 4, 2},
 }
 
 func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
@@ -78,7 +78,7 @@ func rerankAttendRefusal(s *specs.Spec, t Target, shape rerankAttendShape, dynam
 	if each := newRerankSizes(s, of).each; shape.ring > 0 && shape.ring >= each {
 		return fmt.Sprintf("a warp has %d candidates, a ring of %d pages is no less", each, shape.ring)
 	}
-	return rerankClusterRefusal(s, t, of, true, dynamic)
+	return rerankClusterRefusal(s, t, of, true, shape.ring > 0, dynamic)
 }
 
 func rerankAttendCandidate(s *specs.Spec, t Target, shape rerankAttendShape) Candidate {

@@ -26,7 +26,7 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 	}
 	for _, shape := range rerankClusterShapes {
 		c := rerankClusterCandidate(s, t, shape)
-		if reason := rerankClusterRefusal(s, t, shape, false, c.Geometry.DynamicShared); reason != "" {
+		if reason := rerankClusterRefusal(s, t, shape, false, false, 0); reason != "" {
 			rejected = append(rejected, Rejected{c, reason})
 			continue
 		}
@@ -38,8 +38,9 @@ func rerankClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 // rerankMost is kMost of page_rerank_cluster: the spec's candidates, rounded up so that a block's threads share them evenly.
 func rerankMost(s *specs.Spec) int { return max(padded(s.Candidates()), 32) }
 
-// rerankClusterRefusal says why a shape cannot be; attends: the cluster attends to what it chooses too; dynamic: bytes of shared memory.
-func rerankClusterRefusal(s *specs.Spec, t Target, shape rerankClusterShape, attends bool, dynamic int) string {
+// rerankClusterRefusal says why a shape cannot be; attends: the cluster attends to what it chooses too; ring: keys go through
+// shared memory, of which there are `dynamic` bytes.
+func rerankClusterRefusal(s *specs.Spec, t Target, shape rerankClusterShape, attends, ring bool, dynamic int) string {
 	z := newRerankSizes(s, shape)
 	steps := z.each * s.Cache.PageSize / 16
 	switch {
@@ -59,8 +60,11 @@ func rerankClusterRefusal(s *specs.Spec, t Target, shape rerankClusterShape, att
 	if all := static + dynamic; all > t.SharedPerBlock || (all+1024)*shape.blocks > t.SharedPerBlock+1024 {
 		return fmt.Sprintf("%d blocks of %d B of shared memory, an SM has %d B", shape.blocks, all, t.SharedPerBlock)
 	}
-	// The query, or values' sums; logits all the while.
-	need := 48 + s.Attention.HeadDim/8*2*z.tiles + steps*z.tiles*4
+	// Keys of two steps, where they do not go through a ring, and the query, then values' sums; logits all the while.
+	need := 32 + s.Attention.HeadDim/8*max(4+z.tiles, 2*z.tiles) + steps*z.tiles*4
+	if ring {
+		need = 48 + s.Attention.HeadDim/8*2*z.tiles + steps*z.tiles*4
+	}
 	if have := min(65536/(32*shape.warps*shape.blocks)/8*8, 255); need > have {
 		return fmt.Sprintf("about %d registers a thread are live and %d threads leave %d", need, 32*shape.warps*shape.blocks, have)
 	}
@@ -113,7 +117,6 @@ func rerankClusterCandidate(s *specs.Spec, t Target, shape rerankClusterShape) C
 	c.Header, c.Kernel = "kernels/page_rerank_cluster.cuh", "kvloom::page_rerank_cluster"
 	c.Geometry.Grid[0] = launch.Const(int64(shape.cluster))
 	c.Geometry.Block, c.Geometry.Cluster, c.Geometry.Workspace = 32*shape.warps, shape.cluster, nil
-	c.Geometry.DynamicShared = shape.warps * newRerankSizes(s, shape).holds(s, 0)
 	c.Geometry.Dependent = true
 	return c
 }

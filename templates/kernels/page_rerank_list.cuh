@@ -31,11 +31,15 @@ template <typename T, int HEAD_DIM, int PAGE, int GROUP, int HEADS, Combine COMB
 struct ListRerank {
   using Group = Groups<SUMMARY_PAGES>;  // what scores are of and what is proposed
   using S = RowShape<T, HEAD_DIM, PAGE, HEADS, SOFTCAP>;
+  using Step = ExactStep<S>;
   using Query = RowQuery<HEAD_DIM, S::kTiles>;
   static constexpr int kThreads = 32 * kNumWarps, kSteps = PAGE / 16, kParts = Others<HEADS, kNumWarps>::kParts;
   static constexpr int kBlocks = kCluster, kWorkers = kNumWarps * kCluster, kEach = (kMost + kWorkers - 1) / kWorkers, kHeld = kEach * kWorkers;
   // Pages of values that a warp holds: kRing, or all of its candidates.
   static constexpr int kHolds = kRing > 0 && kRing < kEach ? kRing : kEach;
+  // With a ring, keys go through it too: fewer registers, more warps an SM. Else they go to registers, which is sooner: while copies to
+  // shared memory land, whatever reads it waits.
+  static constexpr bool kKeysInRing = kAttends && kRing > 0;
   static constexpr int kOfWarp = (HEADS + kNumWarps - 1) / kNumWarps;  // heads of a warp
   static constexpr bool kShare = reduce::is_share(COMBINE);
   static constexpr bool kMassed = COMBINE == Combine::kShareAverage;  // a row's mass tells what lies outside the candidates
@@ -100,6 +104,13 @@ struct ListRerank {
     score.q = args.q;
     score.q_batch_stride = args.q_batch_stride, score.q_head_stride = args.q_head_stride;
     score.softmax_scale = args.softmax_scale, score.logit_softcap = args.logit_softcap;
+  }
+
+  __device__ __forceinline__ void load_query(const PageScoreArgs& score, const List& l, Query& query) const {
+    if constexpr (kKeysInRing)
+      load_columns<S>(score, l.request, l.list, query);
+    else
+      load_rows<S>(score, l.request, l.list, 0, query);
   }
 
   // Head and part of it that this warp looks after, of turn i.
@@ -299,8 +310,8 @@ struct ListRerank {
     if (kMassed && chooses) ask_estimates(l, asked, estimates);
     if (block >= 0) tokens = min(length - page * PAGE, PAGE);
     const uint32_t landed_at = ptx::shared_address(&memory.landed);
-    // A warp's ring holds the keys of its pages, then the values of those that are chosen.
-    const uint32_t ring = ptx::shared_address(rings) + warp * A::kRingBytes;
+    // A warp's ring holds values, and before that keys.
+    const uint32_t ring = (kAttends ? ptx::shared_address(rings) : 0u) + warp * A::kRingBytes;
     const auto copy_page = [&](const RowLane<HEAD_DIM, A::kRowBytes, T>& rows, int64_t block_stride, int64_t token_stride, int i) {
       const int live = __shfl_sync(reduce::kFullWarp, tokens, i);
       const int64_t id = max(__shfl_sync(reduce::kFullWarp, block, i), 0);
@@ -308,12 +319,30 @@ struct ListRerank {
       for (int s = 0; s < kSteps; s++)
         rows.copy(ring + (i % kHolds * kSteps + s) * A::kTensorBytes, id * block_stride + s * 16 * token_stride, live - 16 * s);
     };
-    const RowLane<HEAD_DIM, A::kRowBytes, T> keys(static_cast<const T*>(cache.k) + l.kv_head * cache.k_head_stride, cache.k_token_stride);
-    const auto copy_keys = [&](int i) { copy_page(keys, cache.k_block_stride, cache.k_token_stride, i); };
+    const T* const all_keys = static_cast<const T*>(cache.k) + l.kv_head * cache.k_head_stride;
+    [[maybe_unused]] const RowLane<HEAD_DIM, A::kRowBytes, T> keys(all_keys, cache.k_token_stride);
+    [[maybe_unused]] const auto copy_keys = [&](int i) { copy_page(keys, cache.k_block_stride, cache.k_token_stride, i); };
+    // A step's rows lie in one page.
+    [[maybe_unused]] const auto load_keys = [&](Step& step, int n) {
+      const int id = __shfl_sync(reduce::kFullWarp, block, n / kSteps);
+      if (id < 0) {
+        zero_row(step.rows[0]), zero_row(step.rows[1]);
+        return;
+      }
+      const T* row = all_keys + lane / 4 * cache.k_token_stride + id * cache.k_block_stride + n % kSteps * 16 * cache.k_token_stride;
+      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row), step.rows[0]);
+      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row + 8 * cache.k_token_stride), step.rows[1]);
+    };
+    [[maybe_unused]] Step step[2];
+    if constexpr (kKeysInRing) {
 #pragma unroll
-    for (int i = 0; i < kHolds; i++) {
-      copy_keys(i);
-      ptx::commit_copies();
+      for (int i = 0; i < kHolds; i++) {
+        copy_keys(i);
+        ptx::commit_copies();
+      }
+    } else {
+      load_keys(step[0], 0);
+      if constexpr (kEach * kSteps > 1) load_keys(step[1], 1);
     }
     if (rank == 0) {
       int32_t* const out = args.pages + l.request * args.pages_batch_stride + l.list * args.pages_list_stride;  // [slots]
@@ -329,26 +358,31 @@ struct ListRerank {
 
     float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
 #pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      ptx::wait_copies<kHolds - 1>();
-      __syncwarp();
-#pragma unroll
-      for (int s = 0; s < kSteps; s++) {
-        const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
+    for (int n = 0; n < kEach * kSteps; n++) {
+      const int i = n / kSteps, s = n % kSteps;
+      const int g = lane / 4, live = __shfl_sync(reduce::kFullWarp, tokens, i) - 16 * s;
+      if constexpr (kKeysInRing) {
+        if (s == 0) {
+          ptx::wait_copies<kHolds - 1>();
+          __syncwarp();
+        }
         tile_logits<S, A::kRowBytes>(score, ring + (i % kHolds * kSteps + s) * A::kTensorBytes, query, x[i][s]);
-#pragma unroll
-        for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-          for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-              if (g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
+        if (s == kSteps - 1) {
+          __syncwarp();  // every lane has read what the next copies overwrite
+          if (i + kHolds < kEach) copy_keys(i + kHolds);
+          ptx::commit_copies();
+        }
+      } else {
+        step_logits<S>(score, step[n % 2], query, x[i][s]);
+        if (n + 2 < kEach * kSteps) load_keys(step[n % 2], n + 2);
       }
-      if constexpr (kHolds < kEach) {
-        __syncwarp();  // every lane has read what the next copies overwrite
-        if (i + kHolds < kEach) copy_keys(i + kHolds);
-      }
-      ptx::commit_copies();
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+          for (int h = 0; h < 2; h++)
+            if (g + 8 * j >= live) x[i][s][tile][j][h] = minus_infinity();
     }
 
     uint32_t taken = (1u << own) - 1;
@@ -412,7 +446,6 @@ struct ListRerank {
     [[maybe_unused]] const RowLane<HEAD_DIM, A::kRowBytes, T> values(static_cast<const T*>(cache.v) + l.kv_head * cache.v_head_stride, cache.v_token_stride);
     [[maybe_unused]] const auto copy_values = [&](int i) { copy_page(values, cache.v_block_stride, cache.v_token_stride, i); };
     if constexpr (kAttends) {
-      __syncwarp();  // every lane has read the keys
 #pragma unroll
       for (int i = 0; i < kHolds; i++) {
         if (taken >> i & 1) copy_values(i);
@@ -521,7 +554,7 @@ __device__ __forceinline__ void serve(typename B::Memory& memory, const PageRera
   PageScoreArgs score;
   all.describe(l, blockIdx.z, blockIdx.y, length, score);
   typename B::Query query;
-  load_columns<typename B::S>(score, l.request, l.list, query);
+  all.load_query(score, l, query);
   ptx::wait_for_dependencies();
   typename B::Asked asked;
   const int page = all.find(l, gridDim.y, asked);

@@ -75,7 +75,7 @@ __device__ __forceinline__ void page_select_rerank_attend(const PageSelectRerank
   typename B::Asked asked;
   both.ask(l, l.proposed, asked);
   typename B::Query query;
-  load_columns<typename B::S>(score, request, list, query);
+  both.load_query(score, l, query);
   both.template run<true>(rings, &all.both, l, lists, length, score, query, page, asked);
   if (threadIdx.x == 0) mbarrier_invalidate(&listed);
 }
