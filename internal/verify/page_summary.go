@@ -206,7 +206,7 @@ func (r *summaryRun) launch(graph *Replay, j *summaryJudge, at int) (map[referen
 	}
 	r.before = after
 	j.span.Passed(int64(len(after)))
-	if err := errors.Join(r.Arena.Check(), r.workspace.CheckZero(0, 4), r.read(want)); err != nil {
+	if err := errors.Join(r.Arena.Check(), r.workspace.CheckZero(4), r.read(want)); err != nil {
 		return nil, fmt.Errorf("launch %d: %w", at, err)
 	}
 	return want, nil
