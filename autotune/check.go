@@ -16,20 +16,54 @@ import (
 // driverError begins the driver's names of errors.
 const driverError = "CUDA_ERROR_"
 
-// Check is measure.Check by way of internal/verify: the family's quick cases with fresh inputs, poisoned outputs and guard bands.
-func Check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (measure.Checked, error) {
-	return check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "quick", Candidates: "default"})
+// Checker checks kernels on one device after the other, for a measuring child: what it allocates is kept from one kernel to the next. The zero
+// value is ready.
+type Checker struct {
+	dev device.Device
+	env *verify.Env
 }
 
-// CheckAll is the check of leaders: every case of the family besides the long ones, so that none is chosen that is wrong at an edge only.
-func CheckAll(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (measure.Checked, error) {
-	return check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "small", Candidates: "default"})
+// Quick is measure.Check by way of internal/verify: the family's quick cases with fresh inputs, poisoned outputs and guard bands.
+func (k *Checker) Quick(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (measure.Checked, error) {
+	return k.check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "quick", Candidates: "default"})
 }
 
-func check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, o verify.Options) (out measure.Checked, err error) {
-	env := verify.NewEnv(dev, func(plan.Candidate) (device.Function, error) { return fn, nil })
-	defer func() { err = errors.Join(err, env.Close()) }()
-	results, err := verify.Check(ctx, env, s, c, o)
+// Whole is the check of leaders: every case of the family besides the long ones, so that none is chosen that is wrong at an edge only. It keeps
+// nothing.
+func (k *Checker) Whole(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, seed uint64) (out measure.Checked, err error) {
+	out, err = k.check(ctx, dev, s, c, fn, verify.Options{Seed: seed, Workloads: "small", Candidates: "default"})
+	return out, errors.Join(err, k.close())
+}
+
+func (k *Checker) close() (err error) {
+	if k.env != nil {
+		err = k.env.Close()
+		k.env = nil
+	}
+	return err
+}
+
+// renew makes an environment ready for a kernel.
+func (k *Checker) renew(dev device.Device, fn device.Function) error {
+	compile := func(plan.Candidate) (device.Function, error) { return fn, nil }
+	if k.env != nil && k.dev == dev {
+		return k.env.Renew(compile)
+	}
+	err := k.close()
+	k.dev, k.env = dev, verify.NewEnv(dev, compile)
+	return err
+}
+
+func (k *Checker) check(ctx context.Context, dev device.Device, s *specs.Spec, c plan.Candidate, fn device.Function, o verify.Options) (out measure.Checked, err error) {
+	if err := k.renew(dev, fn); err != nil {
+		return out, err
+	}
+	defer func() {
+		if err != nil { // whatever was going on
+			err = errors.Join(err, k.close())
+		}
+	}()
+	results, err := verify.Check(ctx, k.env, s, c, o)
 	if err != nil {
 		return out, err
 	}

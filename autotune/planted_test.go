@@ -81,7 +81,8 @@ func (p planted) into(t *testing.T, src render.Source) render.Source {
 
 // realChild is a measuring child of this test binary with a real device behind it; see TestMain.
 func realChild(kind string) {
-	child := &measure.Child{Check: Check, Thorough: CheckAll, Open: func() (device.Device, error) {
+	var checker Checker
+	child := &measure.Child{Check: checker.Quick, Thorough: checker.Whole, Open: func() (device.Device, error) {
 		if kind == "cuda" {
 			return cuda.Open(0)
 		}

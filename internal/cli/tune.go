@@ -353,7 +353,8 @@ type MeasureChildCmd struct {
 
 // Run serves requests until standard input ends.
 func (c *MeasureChildCmd) Run(ctx *Context) error {
-	child := &measure.Child{Check: autotune.Check, Thorough: autotune.CheckAll, Pause: 500 * time.Millisecond}
+	var checker autotune.Checker
+	child := &measure.Child{Check: checker.Quick, Thorough: checker.Whole, Pause: 500 * time.Millisecond}
 	child.Open = func() (device.Device, error) {
 		dev, err := devices.Open(c.Device)
 		if err != nil {

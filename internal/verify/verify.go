@@ -35,12 +35,13 @@ type Env struct {
 	arena      *Arena                 // of the workspaces
 	own        *Huge                  // of this environment alone
 	free       map[int64][]device.Ptr // freed allocations by size, kept for the next case
+	keeps      int64                  // bytes of them from one kernel to the next
 }
 
 // NewEnv prepares a device. Close frees the workspaces, not the device. Several environments may work on one device side by side; one
 // serves a single goroutine.
 func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, error)) *Env {
-	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}, free: map[int64][]device.Ptr{}}
+	e := &Env{Dev: dev, Compile: compile, Guard: 4096, seed: maphash.MakeSeed(), workspaces: map[string]*Buffer{}, free: map[int64][]device.Ptr{}, keeps: keptBytes}
 	e.own = NewHuge(dev)
 	e.Huge = e.own
 	if dev.Info().Backend == "sim" {
@@ -50,16 +51,38 @@ func NewEnv(dev device.Device, compile func(plan.Candidate) (device.Function, er
 	return e
 }
 
-// Close frees what the environment itself allocated.
-func (e *Env) Close() error {
-	err := e.arena.Free()
+// keptBytes is how much an environment keeps of what cases gave back, from one kernel to the next.
+const keptBytes = 1 << 30
+
+// Renew makes the environment as good as new for other kernels: no workspace that a wrong one left dirty, no block of tens of gigabytes. What
+// cases gave back is kept, for the driver's allocations wait for every process on the GPU.
+func (e *Env) Renew(compile func(plan.Candidate) (device.Function, error)) error {
+	err := errors.Join(e.arena.Free(), e.own.Close())
+	clear(e.workspaces)
+	e.arena, e.Compile, e.seed = e.NewArena(), compile, maphash.MakeSeed()
+	kept := int64(0)
+	for bytes, list := range e.free {
+		kept += bytes * int64(len(list))
+	}
+	if kept > e.keeps {
+		err = errors.Join(err, e.freeKept())
+	}
+	return err
+}
+
+func (e *Env) freeKept() (err error) {
 	for _, list := range e.free {
 		for _, p := range list {
 			err = errors.Join(err, e.Dev.Free(p))
 		}
 	}
 	clear(e.free)
-	return errors.Join(err, e.own.Close())
+	return err
+}
+
+// Close frees what the environment itself allocated.
+func (e *Env) Close() error {
+	return errors.Join(e.arena.Free(), e.freeKept(), e.own.Close())
 }
 
 // Options choose what is checked.
