@@ -31,6 +31,7 @@ compile() {
 
 # Planted kernels, alone on the GPU: a hang of one is felt by others.
 faults() {
+  chmod +x "$T/autotune"
   (cd autotune && KVLOOM_REQUIRE_GPU=1 within faults "$T/autotune" -test.run 'TestPlantedOnTheGPU|TestThirtyFaultsOnTheGPU' -test.v) >"$OUT/faults.txt" 2>&1
   grep -E '^ *--- |300 trials' "$OUT/faults.txt"
 }
