@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.." || exit 2
 gpu=$PWD/.gpu
 K=${K:-$gpu/kvloom} T=${T:-$gpu/tests} OUT=${OUT:-$gpu/out}/tune
 MODELS=${MODELS:-llama-3.1-8b smollm2-135m glm-4-9b-chat-1m}
-BUDGET=${BUDGET:-200} KILL=${KILL:-$((BUDGET / 3))} FLAGS=${FLAGS:-} LIMIT=${LIMIT:-540}
+BUDGET=${BUDGET:-200} && BUDGET=${BUDGET%s}
+KILL=${KILL:-$((BUDGET / 3))} FLAGS=${FLAGS:-} LIMIT=${LIMIT:-540}
 declare -A SECONDS_OF=([compile]=75 [faults]=70 [sweep]=85 [three]=$((BUDGET + 20)) [check]=40 [agree]=75)
 STEPS=" ${*:-compile faults sweep three check agree} "
 mkdir -p "$OUT"
@@ -51,16 +52,12 @@ sweep() {
 three() {
   rm -f "$OUT"/tune.db*
   for n in 1 2 3; do
-    # shellcheck disable=SC2086
-    "$K" tune $MODELS --budget "${BUDGET}s" --precision 0.01 --db "$OUT/tune.db" --out "$OUT/" --tables "$OUT/tables" $FLAGS >"$OUT/run$n.txt" 2>"$OUT/run$n.err" &
-    pid=$!
     after=$KILL
     [ $n -eq 3 ] && after=$((BUDGET + 60))
-    (sleep "$after" && kill -KILL $pid) 2>/dev/null &
-    watch=$!
-    wait $pid
+    # shellcheck disable=SC2086
+    timeout -s KILL "$after" "$K" tune $MODELS --budget "${BUDGET}s" --precision 0.01 --db "$OUT/tune.db" --out "$OUT/" --tables "$OUT/tables" $FLAGS \
+      >"$OUT/run$n.txt" 2>"$OUT/run$n.err"
     code=$?
-    kill $watch 2>/dev/null
     echo "run $n ended with $code; trials kept: $("$K" db show "$OUT/tune.db" --json | grep -c '"class"')" | tee -a "$OUT/three.txt"
   done
   "$K" db check "$OUT/tune.db" | tee -a "$OUT/three.txt"
