@@ -156,7 +156,7 @@ const dropAllotHeads, dropAllotTables = 512, 3
 var dropAllotShapes = []struct {
 	form          Form
 	threads, bins int
-}{{Hopper, 512, 512}, {Hopper, 512, 1024}, {Hopper, 512, 256}, {Portable, 512, 512}}
+}{{Hopper, 512, 512}, {Portable, 512, 512}}
 
 func planDropAllot(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropAllot, Cost: func(w specs.Workload) Work {

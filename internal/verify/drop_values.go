@@ -33,7 +33,7 @@ func valueCases(o Options, w int) []valueCase {
 		{Name: "all NaN", Reason: "no value at all (T8)", Kind: "nan", Heads: 2, Lens: []int{200}},
 		{Name: "one bin", Reason: "keys that share two digits (T2)", Kind: "near", Heads: 1, Lens: []int{3000}},
 		{Name: "uneven heads", Reason: "one head holds every large value", Kind: "uneven", Heads: 5, Lens: []int{300, 61}},
-		{Name: "many heads", Reason: "more heads than a block has warps", Kind: "uneven", Heads: 40, Lens: []int{130, 40}},
+		{Name: "many heads", Reason: "more heads than a block has warps", Kind: "uneven", Heads: 20, Lens: []int{90}},
 		{Name: "misleading sample", Reason: "every fourth token alone is large: more are kept than the best of each four", Kind: "misleading", Heads: 3, Lens: []int{600, 64}},
 		{Name: "negative", Reason: "keydiff's scores", Kind: "negative", Heads: 2, Lens: []int{250}, Padded: true},
 		{Name: "replayed at other lengths", Reason: "a graph's lengths come from device memory (G2)", Kind: "random", Heads: 2, Lens: []int{200, 90}, Replays: [][]int{{3, 1000}, {1000, 0}, {201, 90}}},

@@ -191,10 +191,12 @@ struct Page {
   }
 
   __device__ __forceinline__ void run() const {
+    // Keys to the end before values begin: all warps' rows between a first and a second read must fit the L2.
     key_grids();
-    value_grids();
     __syncwarp();
     key_codes();
+    value_grids();
+    __syncwarp();
     value_codes();
     // The padding behind the parameters of an odd number of groups is written too: records of equal pages are equal.
     if (R::kHalves * R::kParamHalf < R::kParams)
