@@ -160,9 +160,12 @@ func TestPicture(t *testing.T) {
 	}
 }
 
+// sweepNoise is the share that coarse windows of one kernel may differ by.
+const sweepNoise = 0.005
+
 // The bar, on every sweep of the tree: after a tenth of the space the default strategy, cold, is within 3 % of the best at the median and
 // 7 % at the 90th percentile, better than random search where that is not at the best already, and no worse than random search that is given
-// the default, which may be the best.
+// the default, which may be the best, beyond what two windows of one kernel differ by.
 func TestSweeps(t *testing.T) {
 	paths, err := filepath.Glob("sweeps/*.json")
 	if err != nil {
@@ -195,7 +198,7 @@ func TestSweeps(t *testing.T) {
 				if d.RegretMedian > 0.03 || d.RegretP90 > 0.07 {
 					t.Errorf("default's regret after a tenth: %.4f at the median, %.4f at the 90th percentile; want 0.03 and 0.07", d.RegretMedian, d.RegretP90)
 				}
-				if d.RegretMedian > r.RegretMedian || d.RegretP90 > r.RegretP90 {
+				if d.RegretMedian > r.RegretMedian+sweepNoise || d.RegretP90 > r.RegretP90+sweepNoise {
 					t.Errorf("random search from the default is better: %.4f, %.4f against %.4f, %.4f", r.RegretMedian, r.RegretP90, d.RegretMedian, d.RegretP90)
 				}
 				if d.RegretMedian > 0 && d.RegretMedian >= u.RegretMedian || d.RegretP90 > 0 && d.RegretP90 >= u.RegretP90 {
