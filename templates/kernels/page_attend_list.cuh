@@ -170,12 +170,10 @@ struct Parts {
   template <int kThreads, typename T>
   __device__ __forceinline__ void store(const PageAttendArgs& args, int begin, int end, int64_t request, int64_t q_head, int64_t lse_at) const {
     using Q = typename Compute<T>::type;
-    constexpr int kHeadQuads = HEAD_DIM / 4, kShare = sharers(kCluster, kQuads, kThreads);
-#pragma unroll
-    for (int from = 0; from < kQuads; from += kThreads / kShare) {
-      const int own = min(from + first_quad<kShare>(), kQuads - 1), quad = begin + own, head = min(quad / kHeadQuads, kTileHeads - 1), at = quad % kHeadQuads;
-      const MergedQuad m = merge_shared<kCluster, kShare>([&](int r) { return stats[r][head]; }, [&](int r) { return out[r][own]; });
-      if (from + first_quad<kShare>() >= end - begin || !passes_on<kShare>()) continue;
+    constexpr int kHeadQuads = HEAD_DIM / 4;
+    for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kThreads) {
+      const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+      const MergedQuad m = merge_quad<kCluster>([&](int r) { return stats[r][head]; }, [&](int r) { return out[r][quad - begin]; });
       const float unit = m.sum == 0.0f ? 0.0f : cache_scale<T>(args.cache.v_scale) / m.sum;
       Q* to = static_cast<Q*>(args.out) + request * args.out_batch_stride + (q_head + head) * args.out_head_stride;
       *reinterpret_cast<uint2*>(to + 4 * at) = make_uint2(pack2<Q>(m.o.x * unit, m.o.y * unit), pack2<Q>(m.o.z * unit, m.o.w * unit));
@@ -270,16 +268,14 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
 
   ptx::cluster_wait<kCluster>();
   const uint32_t landed_at = ptx::shared_address(&landed);
-  constexpr int kTileQuads = S::kTileHeads * kHeadQuads, kShare = sharers(kWarps, kTileQuads, kThreads);
-#pragma unroll
-  for (int from = 0; from < kTileQuads; from += kThreads / kShare) {
-    const int quad = min(from + first_quad<kShare>(), kTileQuads - 1), head = quad / kHeadQuads, at = quad % kHeadQuads;
-    const MergedQuad m = merge_shared<kWarps, kShare>(
+  for (int quad = tid; quad < quads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
+    const MergedQuad m = merge_quad<kWarps>(
         [&](int w) { return stats[w][head]; },
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + w * S::kRingBytes + (head * S::kOutStride + 4 * at) * 4);
         });
-    if (from + first_quad<kShare>() < quads && passes_on<kShare>()) received.send(rank, quad, m, landed_at);
+    received.send(rank, quad, m, landed_at);
   }
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
   received.template store<kThreads, T>(args, own_begin, own_end, request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);

@@ -216,17 +216,15 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
   const uint32_t landed_at = ptx::shared_address(&landed);
-  constexpr int kShare = sharers(kHalfWarps, kQuads, kThreads);
-#pragma unroll
-  for (int begin = 0; begin < kQuads; begin += kThreads / kShare) {
-    const int quad = min(begin + first_quad<kShare>(), kQuads - 1), head = quad / kHeadQuads, at = quad % kHeadQuads;
+  for (int quad = tid; quad < kQuads; quad += kThreads) {
+    const int head = quad / kHeadQuads, at = quad % kHeadQuads;
     const int from = head / (8 * kColumns) * kHalfWarps, of_warp = head % (8 * kColumns);
-    const MergedQuad m = merge_shared<kHalfWarps, kShare>(
+    const MergedQuad m = merge_quad<kHalfWarps>(
         [&](int w) { return stats[from + w][of_warp]; },
         [&](int w) {
           return *reinterpret_cast<const float4*>(rings + (from + w) * S::kRingBytes + (of_warp * S::kOutStride + 4 * at) * 4);
         });
-    if (begin + first_quad<kShare>() < kQuads && passes_on<kShare>()) received.send(rank, quad, m, landed_at);
+    received.send(rank, quad, m, landed_at);
   }
   if constexpr (kShareCapacity > 0)
     if (chosen) leave_counts<kCluster>(all.select);
