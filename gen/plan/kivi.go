@@ -45,7 +45,11 @@ func planKVQuantize(s *specs.Spec, t Target) FamilyPlan {
 				launch.Const(1),
 			}
 			c.Geometry.Workspace = []launch.Extent{launch.Const(4)} // counts finished blocks
-			if shared := warps * 8 * (a.HeadDim + page*r.Groups); shared > staticShared-64 {
+			rows := 16 // bytes of a page's rows in shared memory: quantize::Grids
+			if page*a.HeadDim <= 4096 {
+				rows = 2 * page * (a.HeadDim + 8)
+			}
+			if shared := warps * (rows + 8*(a.HeadDim+page*r.Groups)); shared > staticShared-64 {
 				p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d warps need %d B of static shared memory, the limit is %d B", warps, shared, staticShared-64)})
 				continue
 			}

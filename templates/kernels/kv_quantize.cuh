@@ -1,6 +1,6 @@
 // kv_quantize: KIVI's quantisation of every page that became complete since quantized_lens: keys per channel over the page's tokens, values per
 // token over groups of 32 channels (quant/kivi.cuh). A warp takes a page of one KV head: it finds the channels' and the groups' ranges, then
-// codes the rows, which L1 or L2 still hold, with the scales as they were rounded.
+// codes the rows with the scales as they were rounded. Rows of up to 4096 elements wait in shared memory, others are read twice.
 //
 // With WRITE_BACK a page's keys become what their codes mean, rounded to bf16: a summary built from them afterwards is built from what
 // attention will read.
@@ -72,11 +72,36 @@ __device__ __forceinline__ uint32_t code_of(float x, float scale, float zero, in
   return static_cast<uint32_t>(__float2int_rn(fminf(fmaxf(steps, 0.0f), static_cast<float>(R::kTop))));
 }
 
-// What one warp works on: grids of a page, as floats.
+// What one warp works on: grids of a page, as floats, and the rows of its keys, then of its values, where they are small enough.
 template <class R, int HEAD_DIM, int PAGE>
 struct Grids {
+  static constexpr bool kStaged = PAGE * HEAD_DIM <= 4096;
+  static constexpr int kPitch = HEAD_DIM + 8;  // elements of a staged row
+  alignas(16) uint16_t rows[kStaged ? PAGE * kPitch : 8];
   float2 keys[HEAD_DIM];               // scale, zero
   float2 values[PAGE * R::kGroups];
+};
+
+// A page's rows on their way to shared memory, 16 bytes at a time.
+template <int HEAD_DIM, int PAGE, int PITCH>
+struct Rows {
+  static constexpr int kPieces = PAGE * HEAD_DIM / 8, kEach = (kPieces + 31) / 32;
+  uint4 piece[kEach];
+
+  __device__ __forceinline__ void load(const uint16_t* from, int64_t stride, int lane) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = lane + 32 * i;
+      if (at < kPieces) piece[i] = *reinterpret_cast<const uint4*>(from + at / (HEAD_DIM / 8) * stride + at % (HEAD_DIM / 8) * 8);
+    }
+  }
+  __device__ __forceinline__ void store(uint16_t* rows, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = lane + 32 * i;
+      if (at < kPieces) *reinterpret_cast<uint4*>(rows + at / (HEAD_DIM / 8) * PITCH + at % (HEAD_DIM / 8) * 8) = piece[i];
+    }
+  }
 };
 
 // One page of one head.
@@ -86,6 +111,8 @@ struct Page {
   const uint16_t* k;     // rows, strides in elements
   const uint16_t* v;
   int64_t k_stride, v_stride;
+  uint16_t* written;     // where keys go back to
+  int64_t written_stride;
   uint8_t* record;
   Grids<R, HEAD_DIM, PAGE>& grids;
   int lane;
@@ -151,13 +178,12 @@ struct Page {
         for (int pair = 0; pair < 4; ++pair) {
           if (2 * group + pair / 2 >= R::kSteps) continue;
           const int d = key_dim(group, quarter, pair);
-          uint16_t* from = const_cast<uint16_t*>(k) + token * k_stride + d;
-          const float2 x = unpack2<bf16>(*reinterpret_cast<const uint32_t*>(from));
+          const float2 x = unpack2<bf16>(*reinterpret_cast<const uint32_t*>(k + token * k_stride + d));
           const float2 a = grids.keys[d], b = grids.keys[d + 1];
           const uint32_t low = code_of<R>(x.x, a.x, a.y, 0), high = code_of<R>(x.y, b.x, b.y, 0);
           word |= (low | high << 16) << R::field(group, pair) * BITS;
           if (WRITE_BACK)
-            *reinterpret_cast<uint32_t*>(from) = pack2<bf16>(fmaf(a.x, static_cast<float>(low), a.y), fmaf(b.x, static_cast<float>(high), b.y));
+            *reinterpret_cast<uint32_t*>(written + token * written_stride + d) = pack2<bf16>(fmaf(a.x, static_cast<float>(low), a.y), fmaf(b.x, static_cast<float>(high), b.y));
         }
       }
       const int in_tile = token % R::kTokens;
@@ -190,11 +216,28 @@ struct Page {
     }
   }
 
-  __device__ __forceinline__ void run() const {
-    // Keys to the end before values begin: all warps' rows between a first and a second read must fit the L2.
-    key_grids();
-    __syncwarp();
-    key_codes();
+  __device__ __forceinline__ void run() {
+    // Keys to the end before values begin: where rows are read twice from memory, what all warps read between must fit the L2.
+    using G = Grids<R, HEAD_DIM, PAGE>;
+    if constexpr (G::kStaged) {
+      Rows<HEAD_DIM, PAGE, G::kPitch> keys, values;
+      keys.load(k, k_stride, lane);
+      values.load(v, v_stride, lane);
+      keys.store(grids.rows, lane);
+      __syncwarp();
+      k = v = grids.rows;
+      k_stride = v_stride = G::kPitch;
+      key_grids();
+      __syncwarp();
+      key_codes();
+      __syncwarp();
+      values.store(grids.rows, lane);
+      __syncwarp();
+    } else {
+      key_grids();
+      __syncwarp();
+      key_codes();
+    }
     value_grids();
     __syncwarp();
     value_codes();
@@ -232,9 +275,9 @@ __device__ __forceinline__ void kv_quantize(const KvQuantizeArgs& args) {
     const int page = first + item / cache.kv_heads, head = item % cache.kv_heads;
     const int64_t at = request * cache.table_stride + page, block = cache.block_table[at], rows = cache.row_table[at];
     if (block < 0 || rows < 0) continue;
-    const P work{static_cast<const uint16_t*>(cache.k) + rows * cache.k_block_stride + head * cache.k_head_stride,
-                 static_cast<const uint16_t*>(cache.v) + rows * cache.v_block_stride + head * cache.v_head_stride,
-                 cache.k_token_stride, cache.v_token_stride,
+    const uint16_t* const keys = static_cast<const uint16_t*>(cache.k) + rows * cache.k_block_stride + head * cache.k_head_stride;
+    P work{keys, static_cast<const uint16_t*>(cache.v) + rows * cache.v_block_stride + head * cache.v_head_stride,
+                 cache.k_token_stride, cache.v_token_stride, const_cast<uint16_t*>(keys), cache.k_token_stride,
                  cache.store + block * cache.store_block_stride + head * cache.store_head_stride, grids[warp], static_cast<int>(threadIdx.x % 32)};
     work.run();
   }
