@@ -63,7 +63,7 @@ type Shape struct {
 	Pool            string  `json:"pool,omitempty"`
 	Kept            int     `json:"kept,omitempty"`    // tokens a head, in the mean
 	Budgets         string  `json:"budgets,omitempty"` // of heads, where not uniform
-	Lens            string  `json:"lens,omitempty"` // of the requests, where they differ: 131072+4096
+	Lens            string  `json:"lens,omitempty"`    // of the requests, where they differ: 131072+4096
 	L2              string  `json:"l2"`
 }
 

@@ -56,7 +56,9 @@ func dropBudgets(s *specs.Spec, adaptive bool) []namedBudget {
 		list = append(list,
 			with("pyramid, first layer", func(b *reference.DropBudget) { b.Kind, b.Ratio, b.Layer, b.Layers = "pyramid", 0.3, 0, 5 }),
 			with("pyramid, last layer", func(b *reference.DropBudget) { b.Kind, b.Ratio, b.Layer, b.Layers = "pyramid", 0.3, 4, 5 }),
-			with("explicit", func(b *reference.DropBudget) { b.Kind, b.List = "explicit", slices.Repeat([]int{40, 1, 90, 7, 1 << 20}, 4) }))
+			with("explicit", func(b *reference.DropBudget) {
+				b.Kind, b.List = "explicit", slices.Repeat([]int{40, 1, 90, 7, 1 << 20}, 4)
+			}))
 	}
 	return list
 }
