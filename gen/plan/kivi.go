@@ -45,7 +45,8 @@ func planKVQuantize(s *specs.Spec, t Target) FamilyPlan {
 				launch.Const(1),
 			}
 			c.Geometry.Workspace = []launch.Extent{launch.Const(4)} // counts finished blocks
-			rows := 16                                              // bytes of a page's rows in shared memory: quantize::Grids
+			// Bytes of a page's rows in shared memory: quantize::Grids.
+			rows := 16
 			if page*a.HeadDim <= 4096 {
 				rows = 2 * page * (a.HeadDim + 8)
 			}
