@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kvloom/linalg/tridiagonal.cuh"
+#include "kvloom/mma/m16n8k8_tf32.cuh"
 
 namespace kvloom {
 
@@ -32,27 +33,38 @@ struct Powers {
   static __device__ __forceinline__ int row() { return threadIdx.x % N; }
   static __device__ __forceinline__ int column() { return threadIdx.x / N * kColumns; }
 
-  // to = (scale * from)^2.
+  // to = (scale * from)^2, by tensor cores: 11 bits of each factor do for a power, for vectors are made better by the matrix itself. The
+  // matrix is symmetric, so its rows serve as columns.
   __device__ __forceinline__ void square(const float* from, float* to, float scale) const {
-    float sum[kColumns] = {};
-#pragma unroll 1
-    for (int k = 0; k < N; k += 4) {
-      const float4 a = *reinterpret_cast<const float4*>(from + row() * kStride + k);
-      const float mine[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
+    constexpr int kWarps = THREADS / 32, kJobs = N / 8, kMine = (kJobs + kWarps - 1) / kWarps, kTiles = N / 16;  // jobs of 16 rows, half of the columns
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
+    float sum[kMine][kTiles][4] = {};
 #pragma unroll
-      for (int e = 0; e < 4; e++)
+    for (int m = 0; m < kMine; m++) {
+      const int job = warp + m * kWarps;
+      if (job >= kJobs) continue;
+      const float* rows = from + (job / 2 * 16 + g) * kStride + p;
+      const float* columns = from + (job % 2 * (N / 2) + g) * kStride + p;
+#pragma unroll 2
+      for (int k = 0; k < N; k += 8) {
+        const float a0 = rows[k], a1 = rows[8 * kStride + k], a2 = rows[k + 4], a3 = rows[8 * kStride + k + 4];
 #pragma unroll
-        for (int c = 0; c < kColumns; c += 4) {
-          const float4 b = *reinterpret_cast<const float4*>(from + (k + e) * kStride + column() + c);  // the same for a warp
-          sum[c] = fmaf(mine[e], b.x, sum[c]), sum[c + 1] = fmaf(mine[e], b.y, sum[c + 1]);
-          sum[c + 2] = fmaf(mine[e], b.z, sum[c + 2]), sum[c + 3] = fmaf(mine[e], b.w, sum[c + 3]);
-        }
+        for (int n = 0; n < kTiles; n++)
+          mma_row_sums_tf32(sum[m][n], a0, a1, a2, a3, columns[8 * n * kStride + k], columns[8 * n * kStride + k + 4]);
+      }
     }
     __syncthreads();
 #pragma unroll
-    for (int c = 0; c < kColumns; c += 4)
-      *reinterpret_cast<float4*>(to + row() * kStride + column() + c) =
-          make_float4(sum[c] * scale, sum[c + 1] * scale, sum[c + 2] * scale, sum[c + 3] * scale);
+    for (int m = 0; m < kMine; m++) {
+      const int job = warp + m * kWarps;
+      if (job >= kJobs) continue;
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) {
+        float* at = to + (job / 2 * 16 + g) * kStride + job % 2 * (N / 2) + 8 * n + 2 * p;
+        *reinterpret_cast<float2*>(at) = make_float2(sum[m][n][0] * scale * scale, sum[m][n][1] * scale * scale);
+        *reinterpret_cast<float2*>(at + 8 * kStride) = make_float2(sum[m][n][2] * scale * scale, sum[m][n][3] * scale * scale);
+      }
+    }
     __syncthreads();
   }
 
