@@ -133,19 +133,19 @@ struct BlockBuild {
       for (int k = first; k < kSteps; k++) {
         const float2 centre[2] = {*reinterpret_cast<const float2*>(mu() + 16 * k + 2 * p),
                                   *reinterpret_cast<const float2*>(mu() + 16 * k + 8 + 2 * p)};
-        uint32_t r[4];
-        SplitPair a[4];
+        uint32_t r[4], a[4];
         load_tile(r, row(strip + lane % 16) + k * 32 + lane / 16 * 16);
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[i] = split<Key>(r[i], down, centre[i / 2]);
+        for (int i = 0; i < 4; i++) {
+          const float2 key = unpack(r[i], Key{});
+          a[i] = bf16_pair(fmaf(key.x, down, -centre[i / 2].x), fmaf(key.y, down, -centre[i / 2].y));
+        }
 #pragma unroll
         for (int n = 0; n < kColumns; n++) {
           if (first + n > k || first + n >= kSteps) continue;  // above the diagonal
           const uint4 b = __ldg(blocks + Factor::block(k, first + n) * 32);
-          mma_m16n8k16(y[n][0], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.x, b.y, bf16{});
-          mma_m16n8k16(y[n][1], a[0].hi, a[1].hi, a[2].hi, a[3].hi, b.z, b.w, bf16{});
-          mma_m16n8k16(y[n][0], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.x, b.y, bf16{});
-          mma_m16n8k16(y[n][1], a[0].lo, a[1].lo, a[2].lo, a[3].lo, b.z, b.w, bf16{});
+          mma_m16n8k16(y[n][0], a[0], a[1], a[2], a[3], b.x, b.y, bf16{});
+          mma_m16n8k16(y[n][1], a[0], a[1], a[2], a[3], b.z, b.w, bf16{});
         }
       }
       uint8_t* to = shared + kWeighed + (strip + g) * kRowBytes + first * 32 + 4 * p;
