@@ -50,6 +50,8 @@ func withShares(s *specs.Spec, c Candidate, of selectClusterShape, capacity, par
 	heads := headsPerList(s)
 	blocks := of.cluster * parts
 	turns := (longestRow(s) + blocks*selectSharesThreads - 1) / (blocks * selectSharesThreads)
+	turn := selectTurn(heads, selectSharesThreads)
+	ahead := max(min(turns, (64<<10)/turn), 1)
 	c.Params = append(c.Params, Param{"slices", parts})
 	c.First = &First{Kernel: "kvloom::page_select_shares", Constants: []Constant{
 		{"PAGE", fmt.Sprint(s.SummaryTokens())},
@@ -58,10 +60,10 @@ func withShares(s *specs.Spec, c Candidate, of selectClusterShape, capacity, par
 		{"kCluster", fmt.Sprint(of.cluster)},
 		{"kCapacity", fmt.Sprint(capacity)},
 		{"kSlices", fmt.Sprint(parts)},
-		{"kAhead", fmt.Sprint(max(min((turns+1)/2, 12/heads), 1))}, // less than half of the 64 registers that two blocks an SM leave
+		{"kAhead", fmt.Sprint(ahead)},
 	}}
 	c.Geometry.First = &launch.First{
-		Entry: selectSharesEntry, Block: selectSharesThreads, Counters: 1,
+		Entry: selectSharesEntry, Block: selectSharesThreads, DynamicShared: ahead * turn, Counters: 1,
 		Grid: [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(blocks), Per: 1}, launch.Const(1), launch.Const(1)},
 	}
 	c.Geometry.Workspace = append(slices.Clone(c.Geometry.Workspace),
@@ -79,24 +81,29 @@ func selectSharesCandidates(s *specs.Spec, t Target) (candidates []Candidate, re
 		return nil, nil
 	}
 	for _, cluster := range []int{16, 8} {
-		of := selectClusterShape{512, cluster, 2}
-		c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
-		c.Params = append(c.Params, Param{"pages", of.pages})
-		capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
-		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
-		c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
-		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
-		c.MinBlocks = 2 // its blocks stand by beside those of the first launch
-		c = withShares(s, c, of, capacity, selectSlices(s, cluster))
-		reason := selectSharesRefusal(s, of)
-		if reason == "" {
-			reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
+		for _, beside := range []int{2, 1} {
+			of := selectClusterShape{512, cluster, 2}
+			c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
+			c.Params = append(c.Params, Param{"pages", of.pages})
+			capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
+			c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
+			c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
+			c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
+			c.MinBlocks = beside // with 2 its blocks stand by beside those of the first launch
+			c = withShares(s, c, of, capacity, selectSlices(s, cluster))
+			if beside == 1 {
+				c.Params = append(c.Params, Param{"alone", 1})
+			}
+			reason := selectSharesRefusal(s, of)
+			if reason == "" {
+				reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
+			}
+			if reason != "" {
+				rejected = append(rejected, Rejected{c, reason})
+				continue
+			}
+			candidates = append(candidates, c)
 		}
-		if reason != "" {
-			rejected = append(rejected, Rejected{c, reason})
-			continue
-		}
-		candidates = append(candidates, c)
 	}
 	return candidates, rejected
 }

@@ -16,11 +16,25 @@ func Function(m device.Module, entry string, g *Geometry) (device.Function, erro
 	if err := device.Prepare(f, g.DynamicShared, g.Cluster); err != nil || g.First == nil {
 		return f, err
 	}
+	if err := preferShared(f); err != nil {
+		return nil, err
+	}
 	first, err := m.Function(g.First.Entry)
 	if err != nil {
 		return nil, err
 	}
-	return &pair{f, first}, nil
+	if err := device.Prepare(first, g.First.DynamicShared, 1); err != nil {
+		return nil, err
+	}
+	return &pair{f, first}, preferShared(first)
+}
+
+// preferShared lets blocks of both kernels lie on one SM.
+func preferShared(f device.Function) error {
+	if p, ok := f.(device.PreferShared); ok {
+		return p.PreferShared()
+	}
+	return nil
 }
 
 // pair is two kernels of one launch; all but the launch is the second's.
@@ -34,7 +48,8 @@ type pair struct {
 func (p *pair) Launch(s device.Stream, l *device.Launch, params unsafe.Pointer, size uintptr) error {
 	both := *l
 	defer func() { *l = both }()
-	*l = device.Launch{Grid: both.Before.Grid, Block: both.Before.Block, Cluster: [3]uint32{1, 1, 1}, Dependent: both.Dependent}
+	*l = device.Launch{Grid: both.Before.Grid, Block: both.Before.Block, Cluster: [3]uint32{1, 1, 1},
+		DynamicShared: both.Before.DynamicShared, Dependent: both.Dependent}
 	if err := p.first.Launch(s, l, params, size); err != nil {
 		return err
 	}

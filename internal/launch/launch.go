@@ -100,10 +100,12 @@ type Geometry struct {
 
 // First is the geometry of the first of two kernels. It waits for launches before it; the second starts early and waits for it.
 type First struct {
-	Entry    string    `json:"entry"` // extern "C" name
-	Grid     [3]Extent `json:"grid"`
-	Block    int       `json:"block"`    // threads
-	Counters int       `json:"counters"` // the extent of the workspace that both leave zeroed; the others hold what one leaves for the other
+	Entry string    `json:"entry"` // extern "C" name
+	Grid  [3]Extent `json:"grid"`
+	Block int       `json:"block"` // threads
+	// DynamicShared is a block's, in bytes.
+	DynamicShared int `json:"dynamic_shared"`
+	Counters      int `json:"counters"` // the extent of the workspace that both leave zeroed; the others hold what one leaves for the other
 }
 
 // Counters is the part of the workspace that launches leave zeroed, in bytes: all of it where a work is one kernel's.
@@ -135,7 +137,7 @@ func (g *Geometry) Launch(p Problem) (device.Launch, error) {
 	l := device.Launch{Grid: grid, Block: [3]uint32{uint32(g.Block), 1, 1}, Cluster: [3]uint32{uint32(max(g.Cluster, 1)), 1, 1},
 		DynamicShared: uint32(g.DynamicShared), Dependent: g.Dependent}
 	if g.First != nil && err == nil {
-		l.Before.Block = [3]uint32{uint32(g.First.Block), 1, 1}
+		l.Before.Block, l.Before.DynamicShared = [3]uint32{uint32(g.First.Block), 1, 1}, uint32(g.First.DynamicShared)
 		l.Before.Grid, err = blocks(&g.First.Grid, p)
 	}
 	return l, err

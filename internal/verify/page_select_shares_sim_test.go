@@ -32,7 +32,7 @@ func TestPageSelectSharesOnSimulator(t *testing.T) {
 	} {
 		s := sharesSpec(tc.group, tc.kvs)
 		candidates := chosenBy(plan.PageSelect, s, func(c plan.Candidate) bool {
-			return c.First != nil && c.Param("cluster") == tc.cluster && c.Param("slices") == tc.slices
+			return c.First != nil && c.MinBlocks == 2 && c.Param("cluster") == tc.cluster && c.Param("slices") == tc.slices
 		})
 		if len(candidates) != 1 {
 			t.Fatalf("group %d (%s): %d candidates, want 1", tc.group, tc.reason, len(candidates))

@@ -102,6 +102,7 @@ func TestStructsMatchTheHeader(t *testing.T) {
 		{"DEVICE L2_CACHE_SIZE", attrL2Bytes},
 		{"FUNC BINARY_VERSION", funcBinaryVersion},
 		{"FUNC NUM_REGS", funcRegisters},
+		{"FUNC PREFERRED_SHARED_MEMORY_CARVEOUT", funcCarveout},
 	} {
 		if want := l.offset(i); tc.got != want {
 			t.Errorf("%s is %d, cuda.h says %d", tc.name, tc.got, want)

@@ -140,6 +140,7 @@ const (
 	funcPTXVersion    = 5
 	funcBinaryVersion = 6
 	funcMaxDynamic    = 8
+	funcCarveout      = 9
 	funcNonPortable   = 14
 )
 
@@ -169,6 +170,12 @@ func (f *Function) SetMaxDynamicShared(bytes int) error {
 		return fmt.Sprintf("MAX_DYNAMIC_SHARED_SIZE_BYTES = %d of %s (the device allows %d)", bytes, f.name, f.d.info.SharedPerBlock)
 	}
 	return f.d.do("cuFuncSetAttribute", what, func() Result { return f.d.api.funcSet(f.handle, funcMaxDynamic, int32(bytes)) })
+}
+
+// PreferShared implements device.PreferShared.
+func (f *Function) PreferShared() error {
+	what := func() string { return "PREFERRED_SHARED_MEMORY_CARVEOUT of " + f.name }
+	return f.d.do("cuFuncSetAttribute", what, func() Result { return f.d.api.funcSet(f.handle, funcCarveout, 100) })
 }
 
 // SetNonPortableCluster allows clusters of 16.

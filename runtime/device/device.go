@@ -95,6 +95,11 @@ func Prepare(f Function, dynamicShared, cluster int) error {
 	return nil
 }
 
+// PreferShared is implemented by functions whose launches may ask for the largest share of an SM's memory as shared memory, whatever
+// their blocks need: an SM holds blocks of kernels that ask for the same alone, so that those of a kernel that starts early would else wait
+// until the SM is empty.
+type PreferShared interface{ PreferShared() error }
+
 // Launch is the geometry of one launch.
 type Launch struct {
 	Grid          [3]uint32
@@ -104,7 +109,10 @@ type Launch struct {
 	Dependent     bool // programmatic stream serialisation with the launch before it
 	Cooperative   bool
 	// Before is the geometry of the kernel that a function of two kernels launches first (launch.Function); else zero.
-	Before struct{ Grid, Block [3]uint32 }
+	Before struct {
+		Grid, Block   [3]uint32
+		DynamicShared uint32
+	}
 }
 
 // Stream is an in-order queue.

@@ -102,7 +102,7 @@ func (k *Kernel) validate() error {
 	}
 	extents := append(g.Grid[:], g.Workspace...)
 	if f := g.First; f != nil {
-		if f.Entry == "" || f.Block < 1 || f.Block > 1024 || f.Counters < 0 || f.Counters >= len(g.Workspace) {
+		if f.Entry == "" || f.Block < 1 || f.Block > 1024 || f.DynamicShared < 0 || f.DynamicShared > 1<<20 || f.Counters < 0 || f.Counters >= len(g.Workspace) {
 			return fmt.Errorf("an impossible first kernel %+v", *f)
 		}
 		extents = append(extents, f.Grid[:]...)

@@ -139,16 +139,24 @@ struct ClusterShared {
   int sure[kCluster];                                      // pages of each block that no ranking decides
 };
 
+// Volatile, so that all of a warp's are asked for, whether they count or not, before the first is waited for.
+__device__ __forceinline__ uint4 load_bins(const uint16_t* p) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(ptx::shared_address(p)) : "memory");
+  return v;
+}
+
 // Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
 // One warp; true sums need 17 bits at most, for a row has fewer than 65536 competing pages.
 template <int kCluster>
 __device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8]) {
   const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
   uint32_t all[4] = {};  // two 16-bit counts a word
-#pragma unroll
+#pragma unroll 8
   for (int r = 0; r < kCluster; ++r) {
-    const uint4 c = *reinterpret_cast<const uint4*>(&histograms[r][first]);
-    if (r < ranks) all[0] += c.x, all[1] += c.y, all[2] += c.z, all[3] += c.w;
+    const uint4 c = load_bins(&histograms[r][first]);
+    const uint32_t counts = r < ranks ? 0xffffffffu : 0u;
+    all[0] += c.x & counts, all[1] += c.y & counts, all[2] += c.z & counts, all[3] += c.w & counts;
   }
 #pragma unroll
   for (int i = 7; i >= 0; --i) upto[i] = static_cast<int>(all[i / 2] >> 16 * (i % 2) & 0xffff) + (i < 7 ? upto[i + 1] : 0);
@@ -455,7 +463,11 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
   const float sure = whole ? least : above;
   const auto classify = [&](int i, float v) {
     const int page = begin + i * kThreads + tid;
-    const bool taken = v >= sure || (page < end && (page < part.sinks || page >= part.recent));
+    const bool forced = page < end && (page < part.sinks || page >= part.recent), taken = v >= sure || forced;
+    if (!__any_sync(reduce::kFullWarp, v >= least || forced)) {  // as of most pages
+      if (lane == 0) sm.taken[i * kWarps + warp] = 0, sm.won[i * kWarps + warp] = 0;
+      return;
+    }
     const uint32_t word = __ballot_sync(reduce::kFullWarp, taken);
     if (lane == 0) sm.taken[i * kWarps + warp] = word, sm.won[i * kWarps + warp] = 0;
     if (v >= least && v < sure) {

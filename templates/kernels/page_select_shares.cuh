@@ -82,7 +82,7 @@ __device__ __forceinline__ float load_share(const float* p, bool live) {
 }  // namespace select
 
 // The first launch. Grid: x lists of kCluster * kSlices blocks, each with a part of the pages of one block of the second launch, whose kCluster
-// and kCapacity these are. kAhead: pages of a thread whose scores are asked for at once, twice.
+// and kCapacity these are. kAhead turns of scores are on their way at once, in dynamic shared memory.
 template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, int kSlices, int kAhead>
 __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   using namespace select;
@@ -90,6 +90,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   static_assert(kThreads >= kWords, "a thread has a word of counts");
   __shared__ uint32_t counts[kWords];  // two bins a word
   __shared__ float2 heads[HEADS];
+  extern __shared__ __align__(16) float stage[];  // [kAhead, HEADS, kThreads]
   if (args.masses == nullptr || args.batch != 1) {
     ptx::wait_for_dependencies();  // all the same: the second launch waits for this one alone, and reads the scores itself
     return;
@@ -109,17 +110,9 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
     if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
-  float score[kAhead][HEADS], next[kAhead][HEADS];
-  const auto ask = [&](float (&into)[kAhead][HEADS], int first) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int page = first + i * kThreads + tid;
-      const float* from = scores + page;
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h, from += args.score_head_stride) into[i][h] = load_score(from, page < limit);
-    }
-  };
-  ask(score, begin);
+  const Incoming<HEADS, kThreads, kAhead> incoming(stage, scores, args.score_head_stride, begin, limit);
+#pragma unroll 1
+  for (int turn = 0; turn < kAhead; ++turn) incoming.issue(turn);
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
@@ -128,7 +121,6 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
       if (lane == 0) heads[warp + i * kWarps] = head;
     }
   }
-  ask(next, begin + kAhead * kThreads);
   Part part;
   part.begin = begin;
   bool made = row.describe(args, length, kCluster, part);
@@ -137,30 +129,39 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   for (int h = 0; h < HEADS; ++h) made = made && heads[h].y == heads[h].y;
   const Shares to(args, lists, list);
   if (of_list == 0 && tid == 0) *to.made = made;
-  if (!made) return;
+  if (!made) {
+    ptx::wait_copies<0>();
+    return;
+  }
+  const int turns = (limit - begin + kThreads - 1) / kThreads;
 #pragma unroll 1
-  for (int first = begin; first < limit; first += kAhead * kThreads) {
+  for (int turn = 0; turn < turns; ++turn) {
+    if (turns <= kAhead)
+      ptx::wait_copies<0>();  // all are on their way
+    else
+      ptx::wait_copies<kAhead - 1>();
+    __syncwarp();
+    float score[HEADS];
+    incoming.take(turn, score);
+    const int page = begin + turn * kThreads + tid;
+    float value = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int page = first + i * kThreads + tid;
-      if (page >= limit) break;
+    for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
+      const float2 head = heads[h];
+      value += multiply_flushed(exp2_approx(fmaf(score[h], kLog2E, head.x)), head.y);
+    }
+    if (page < limit) {
       const bool competes = page >= part.sinks && page < part.recent;
-      float value = 0.0f;
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
-        const float2 head = heads[h];
-        value += multiply_flushed(exp2_approx(fmaf(score[i][h], kLog2E, head.x)), head.y);
-      }
       const int bin = share_bin<HEADS>(value);
       if (competes) atomicAdd(&counts[bin / 2], 1u << bin % 2 * 16);
       to.values[page] = competes ? value : 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-#pragma unroll
-      for (int h = 0; h < HEADS; ++h) score[i][h] = next[i][h];
-    if (first + 2 * kAhead * kThreads < limit) ask(next, first + 2 * kAhead * kThreads);
+    if (turns > kAhead) {
+      __syncwarp();  // the stage is the next turn's
+      incoming.issue(turn + kAhead);
+    }
   }
+  ptx::wait_copies<0>();
   __syncthreads();
   if (tid < kWords && counts[tid] != 0) atomicAdd(reinterpret_cast<uint32_t*>(to.counts[rank]) + tid, counts[tid]);
 }

@@ -40,6 +40,7 @@ size_t fake_offset(int what) {
     case 20: return CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
     case 21: return CU_FUNC_ATTRIBUTE_BINARY_VERSION;
     case 22: return CU_FUNC_ATTRIBUTE_NUM_REGS;
+    case 23: return CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
   }
   return (size_t)-1;
 }
