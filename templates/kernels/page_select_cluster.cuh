@@ -176,7 +176,7 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out& 
         if (page >= sinks && page < min(end, recent)) {
 #pragma unroll
           for (int h = 0; h < HEADS; ++h)
-            value[i] += multiply_flushed(i < kKept ? kept[i < kKept ? i : 0][h] : stash[((i - kKept) * HEADS + h) * kThreads], unit[h]);
+            value[i] += flushed_share(i < kKept ? kept[i < kKept ? i : 0][h] : stash[((i - kKept) * HEADS + h) * kThreads], unit[h]);
           atomicAdd(&sm.histogram[share_bin<HEADS>(value[i])], 1u);
         }
       }
@@ -192,7 +192,7 @@ __device__ __forceinline__ bool select_by_sums(const PageSelectArgs& args, Out& 
           float v = 0.0f;
 #pragma unroll
           for (int h = 0; h < HEADS; ++h, from += args.score_head_stride)
-            v += multiply_flushed(exponential(load_score(from, competes), h), unit[h]);
+            v += flushed_share(exponential(load_score(from, competes), h), unit[h]);
           values[i * kThreads] = v;
           if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(v)], 1u);
         }

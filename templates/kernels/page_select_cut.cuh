@@ -31,7 +31,7 @@ __host__ __device__ constexpr int padded(int n) {
 // Shares are kept times 2^-26: a product below 2^-126 is flushed to 0, which is a share below 2^-100, for no instruction.
 constexpr float kShareUnit = 0x1p-26f;
 
-__device__ __forceinline__ float multiply_flushed(float a, float b) {
+__device__ __forceinline__ float flushed_share(float a, float b) {
   float c;
   asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;

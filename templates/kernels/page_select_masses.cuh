@@ -179,7 +179,7 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
       const bool competes = page >= part.sinks && page < min(part.end, part.recent);
       float value = 0.0f;
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h) value += multiply_flushed(exp2_approx(fmaf(score[h], kLog2E, shift[h])), unit[h]);
+      for (int h = 0; h < HEADS; ++h) value += flushed_share(exp2_approx(fmaf(score[h], kLog2E, shift[h])), unit[h]);
       if (competes) atomicAdd(&sm.histogram[share_bin<HEADS>(value)], 1u);
       values[turn * kThreads] = competes ? value : 0.0f;
     };

@@ -148,7 +148,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
       const float2 head = heads[h];
-      value += multiply_flushed(exp2_approx(fmaf(score[h], kLog2E, head.x)), head.y);
+      value += flushed_share(exp2_approx(fmaf(score[h], kLog2E, head.x)), head.y);
     }
     if (page < limit) {
       const bool competes = page >= part.sinks && page < part.recent;
