@@ -16,7 +16,7 @@ type dropFusedShape struct {
 }
 
 var dropFusedShapes = []dropFusedShape{
-	{2, true, 16}, {3, true, 16}, {2, true, 8}, {2, true, 24},
+	{2, true, 16}, {2, true, 12}, {2, true, 8}, {3, true, 16}, {2, true, 24},
 	{4, true, 16}, {2, true, 0}, {4, false, 16}, {2, false, 16},
 }
 
@@ -43,9 +43,9 @@ func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedS
 	n := 8 * rowTiles
 	z := dropFusedSizes{rowTiles: rowTiles, words: 128 + 2*n*(d+1)}
 	outputs := max(dropFusedSplits*2*d*n, 4*2*ringTokens*n)
-	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 16
+	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 32
 	if shape.keep {
-		each := ringTokens * n * 2
+		each := ringTokens * (n*2 + 4)
 		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), 64)
 		z.bytes += z.keep * each
 	}

@@ -10,6 +10,7 @@
 
 #include "kvloom/drop/score_terms.cuh"
 #include "kvloom/drop/window_tiles.cuh"
+#include "kvloom/mma/m16n8k16.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 #include "kvloom/ptx/grid.cuh"
 #include "kvloom/ptx/registers.cuh"
@@ -27,7 +28,8 @@ struct FusedShape {
   static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
   static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
-  static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
+  static constexpr int kLogitBytes = kRingTokens * kProduct * 2;            // of a tile
+  static constexpr int kKeptBytes = kLogitBytes + kRingTokens * 4;          // and the squares of its values
   static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
   static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
   static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
@@ -35,15 +37,26 @@ struct FusedShape {
   static constexpr int kStatsOffset = kKeptOffset + kKeep * kKeptBytes;
   static constexpr int kReferenceOffset = kStatsOffset + kProduct * static_cast<int>(sizeof(RowStats));
   static constexpr int kStateOffset = kReferenceOffset + kProduct * 6 * 4;  // reference, log2 of the sum, a maximum of each of 4 warps
-  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>)) + 16;
+  static constexpr int kWordsOffset = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>));
+  static constexpr int kBytes = kWordsOffset + 32;
   // The workspace of a request and head, in words: counters, raised references, then sums of two rounds: [dim][row], and of weights.
   static constexpr int kHeadWords = 64, kSumWords = kProduct * (HEAD_DIM + 1);
   static constexpr int kWords = kHeadWords + 64 + 2 * kSumWords;
 };
 
+// What the threads of a block tell each other.
+struct FusedWords {
+  int ticket, raised, redo;  // raised: a logit of the block is too far above its reference; redo: one of the head is
+  int fine;                  // products take both parts of outputs
+  int left;                  // the bits of the largest square of what a row's first part leaves
+};
+
 // A float whose order is that of its key (budget.cuh); no key is 0.
 __device__ __forceinline__ float float_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
+// A squared distance to the first part of a in its place is off by 2 |left| / |a - v| of itself at most: by less than 2^-9 where it is
+// this many times the square of what is left.
+constexpr float kCoarse = 0x1p20f;
 constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 32), steps of 1/512
 constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
 
@@ -72,6 +85,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)), terms(stats, args.softmax_scale, args.logit_softcap, args.eps) {}
 
   __device__ __forceinline__ float* sums(int round) const { return reinterpret_cast<float*>(counters + S::kHeadWords + 64) + round * S::kSumWords; }
+  __device__ __forceinline__ float* rounded_norm() const { return log_sum + N; }  // [N] of first parts, where largest logits were
   // The largest logits of the head's first tile, of which group 0 has the keys.
   __device__ __forceinline__ void choose_reference() {
     float* const largest = log_sum + N;  // [4 warps][N]
@@ -90,6 +104,9 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     ptx::named_barrier<1, S::kConsumers>();
   }
 
+  __device__ __forceinline__ float* kept_squares(int index) const {  // [token]
+    return reinterpret_cast<float*>(shared + S::kKeptOffset + index * S::kKeptBytes + S::kLogitBytes);
+  }
   // Keeps a tile's logits less the reference, in 16 bits.
   __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
     uint2* const to = reinterpret_cast<uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
@@ -102,8 +119,9 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       to[j * 128] = make_uint2(__byte_perm(u[0], u[1], 0x5410), __byte_perm(u[2], u[3], 0x5410));
     }
   }
-  // The kept logits less the log-sum-exp, natural; returns the largest.
-  __device__ __forceinline__ float kept(float (&x)[kRegisters], int index) const {
+  // The kept logits as Terms::shift() leaves them; returns the largest.
+  template <class R>
+  __device__ __forceinline__ float kept(float (&x)[kRegisters], int index, const R& rows) const {
     const uint2* const from = reinterpret_cast<const uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
     float top = minus_infinity();
 #pragma unroll
@@ -112,7 +130,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float u = __uint_as_float(__byte_perm(i < 2 ? word.x : word.y, 0x4b00u, i % 2 ? 0x5432 : 0x5410)) - (kKeptMagic + kKeptFloor * kKeptStep);
-        x[4 * j + i] = fmaf(u, kLn2 / kKeptStep, -kLn2 * log_sum[Terms::column(4 * j + i)]);
+        x[4 * j + i] = fmaf(u, 1.0f / kKeptStep, -rows.lse(4 * j + i));
         top = fmaxf(top, x[4 * j + i]);
       }
     }
@@ -120,8 +138,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   }
 
   // Pass one over the group's tiles, then adds its sums to the head's.
-  __device__ __forceinline__ void observe(int round) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  __device__ __forceinline__ void observe(int round, FusedWords& words) {
+    const int lane = threadIdx.x % 32;
     float o[kBlocks64][kRegisters], ref[kColumns], sum[kColumns], top[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -151,7 +169,19 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
         sum[j / 4 * 2 + j % 2] += s[j];
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
-      this->add_values(o, s, weights);
+      TileRowsA<HEAD_DIM> value;
+      const bool keeps = i < kKeep;
+      this->add_values(
+          o, s, weights,
+          [&](uint32_t from) {
+            if (keeps) value.load(from);
+          },
+          [&] {
+            if (!keeps) return;
+            float square[2];
+            value.template fold<T>(square, [](float x) { return x * x; });
+            if (lane % 4 == 0) kept_squares(i)[place()] = square[0], kept_squares(i)[place() + 8] = square[1];
+          });
     }
     float* const to = sums(round);
     const auto add = [&](int b, const float (&x)[kRegisters]) {
@@ -173,96 +203,104 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     } else {
       add(0, o[0]);
     }
+    this->fold_columns(sum, [](float x, float y) { return x + y; }, [&](int row, float x) { atomicAdd(to + HEAD_DIM * N + row, x); });
+    float highest = top[0];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        sum[c] += __shfl_xor_sync(kFullWarp, sum[c], step);
-        top[c] = fmaxf(top[c], __shfl_xor_sync(kFullWarp, top[c], step));
-      }
-    }
-    if (lane < 4) {
-#pragma unroll
-      for (int c = 0; c < kColumns; c += 2) ptx::reduce_add2(to + HEAD_DIM * N + c * 4 + lane * 2, sum[c], sum[c + 1]);
+    for (int c = 1; c < kColumns; ++c) highest = fmaxf(highest, top[c]);
+    if (highest > kOverflow) {
+      words.raised = 1;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
-        if (top[c] > kOverflow) atomicMax(counters + S::kHeadWords + c / 2 * 8 + lane * 2 + c % 2, key_of(ref[c] + top[c]));
+        if (top[c] > kOverflow) atomicMax(counters + S::kHeadWords + c / 2 * 8 + lane % 4 * 2 + c % 2, key_of(ref[c] + top[c]));
     }
   }
 
-  // Waits for the head's sums. False: some logits were too far above their reference; there are new ones.
-  __device__ __forceinline__ bool meet(int round, int* redo) {
+  // Waits for the head's sums. False: some logits were too far above their reference; there are new ones. That a block has such logits
+  // comes with its arrival: no second trip to L2 to ask.
+  __device__ __forceinline__ bool meet(int round, FusedWords& words) {
+    constexpr uint32_t kRaised = 0x10000u;
     ptx::named_barrier<1, S::kConsumers>();
     if (threadIdx.x == 0) {
-      ptx::arrive_grid(counters + round);
-      ptx::wait_grid(counters + round, blocks);
+      ptx::add_release(counters + round, words.raised ? 1 + kRaised : 1u);
+      const uint32_t arrived = ptx::wait_grid(counters + round, blocks, kRaised - 1);
+      if (round == 0 && arrived >= kRaised) words.redo = 1;
     }
     ptx::named_barrier<1, S::kConsumers>();
-    if (round > 0) return true;
-    bool raised = false;
-    for (int i = threadIdx.x % 32; i < N; i += 32) {
-      const uint32_t key = __ldcg(counters + S::kHeadWords + i);
-      raised |= key != 0;
-      if (key != 0 && threadIdx.x < 32) reference[i] = float_of(key);
-    }
-    raised = __any_sync(kFullWarp, raised);
-    if (raised) {
-      if (threadIdx.x == 0) *redo = 1;
-      ptx::named_barrier<1, S::kConsumers>();
-    }
-    return !raised;
+    if (round > 0 || !words.redo) return true;
+    for (int i = threadIdx.x; i < N; i += S::kConsumers)
+      if (const uint32_t key = __ldcg(counters + S::kHeadWords + i); key != 0) reference[i] = float_of(key);
+    ptx::named_barrier<1, S::kConsumers>();
+    return false;
   }
 
-  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row. A warp takes 4 rows.
-  __device__ __forceinline__ void conclude(int round) const {
-    const int lane = threadIdx.x % 32;
-    const float* const from = sums(round);
-    for (int first = threadIdx.x / 32 * 4; first < N; first += S::kConsumers / 32 * 4) {
-      const float4 total = __ldcg(reinterpret_cast<const float4*>(from + HEAD_DIM * N + first));
-      float4 x[kBlocks64][2];
+  // Outputs of the window from the head's sums: parts as an operand, and what the terms need of each row, in one trip to L2. A warp takes N / 8
+  // rows, several lanes each.
+  __device__ __forceinline__ void conclude(int round, FusedWords& words) const {
+    constexpr int kEach = N / (S::kConsumers / 32), kWide = kEach > 4 ? 8 : kEach > 2 ? 4 : kEach;  // rows of a warp
+    constexpr int kLanes = 32 / kWide, kPairs = HEAD_DIM / kLanes / 2;                              // a row's lanes and their dims
+    const int lane = threadIdx.x % 32, slice = lane / kWide, row = threadIdx.x / 32 * kEach + min(lane % kWide, kEach - 1);
+    const float* const from = sums(round) + row;
+    const float all = __ldcg(from + HEAD_DIM * N);
+    float2 a[kPairs];
 #pragma unroll
-      for (int b = 0; b < kBlocks64; ++b)
+    for (int u = 0; u < kPairs; ++u) {
+      const int dim = 2 * (slice + u * kLanes);
+      a[u] = make_float2(__ldcg(from + dim * N), __ldcg(from + (dim + 1) * N));
+    }
+    float unit = all == 0.0f ? 0.0f : 1.0f / all, unscale = 1.0f;
+    if constexpr (!is_bf16<T>) {  // bf16 has f32's exponents, fp16 has not
+      float largest = 0.0f;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) x[b][e] = __ldcg(reinterpret_cast<const float4*>(from + (64 * b + 2 * lane + e) * N + first));
+      for (int u = 0; u < kPairs; ++u) largest = fmaxf(largest, fmaxf(fabsf(a[u].x), fabsf(a[u].y)));
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const int row = first + r;
-        const float all = (&total.x)[r], unit = all == 0.0f ? 0.0f : 1.0f / all;
-        float2 a[kBlocks64];
-        float norm = 0.0f, largest = 0.0f;
+      for (int step = kWide; step < 32; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+      const PowerOfTwo p(largest * unit);
+      unscale = p.value, unit *= p.inverse;
+    }
+    float norm = 0.0f, rounded = 0.0f, left = 0.0f;  // squares of a, its first part, the rest
+    const bool mine = lane % kWide < kEach;
 #pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) {
-          a[b] = make_float2((&x[b][0].x)[r] * unit, (&x[b][1].x)[r] * unit);
-          norm = fmaf(a[b].x, a[b].x, fmaf(a[b].y, a[b].y, norm));
-          largest = fmaxf(largest, fmaxf(fabsf(a[b].x), fabsf(a[b].y)));
+    for (int u = 0; u < kPairs; ++u) {
+      float2 rest = make_float2(a[u].x * unit, a[u].y * unit);
+      norm = fmaf(rest.x, rest.x, fmaf(rest.y, rest.y, norm));
+#pragma unroll
+      for (int part = 0; part < kSplits; ++part) {
+        const uint32_t word = take_part<T>(rest.x, rest.y);
+        if (part == 0) {
+          const float2 taken = unpack2<T>(word);
+          rounded = fmaf(taken.x, taken.x, fmaf(taken.y, taken.y, rounded));
+          left = fmaf(rest.x, rest.x, fmaf(rest.y, rest.y, left));
         }
-        norm = warp_sum(norm);
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-        const PowerOfTwo p(largest);
-#pragma unroll
-        for (int b = 0; b < kBlocks64; ++b) {
-          float2 rest = make_float2(a[b].x * p.inverse, a[b].y * p.inverse);
-#pragma unroll
-          for (int part = 0; part < kSplits; ++part) {
-            const uint32_t word = take_part<T>(rest.x, rest.y);
-            *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 64 * b + 2 * lane)) = word;
-          }
-        }
-        const int limit = this->limit_of(row);
-        const float log2_sum = log2f(all);
-        if (lane == 0) {
-          log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
-          stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm, -2.0f * p.value, limit};
-        }
+        if (mine) *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 2 * (slice + u * kLanes))) = word;
       }
     }
+#pragma unroll
+    for (int step = kWide; step < 32; step *= 2) {
+      norm += __shfl_xor_sync(kFullWarp, norm, step);
+      rounded += __shfl_xor_sync(kFullWarp, rounded, step);
+      left += __shfl_xor_sync(kFullWarp, left, step);
+    }
+    left *= unscale * unscale, norm *= unscale * unscale, rounded *= unscale * unscale;
+    // Values of the block's first tile tell what length to expect of v.
+    bool fine = kKeep == 0;
+    if constexpr (kKeep > 0) {
+      const float length = sqrtf(warp_sum(kept_squares(0)[lane] + kept_squares(0)[lane + 32]) * (1.0f / kRingTokens)), apart = length - sqrtf(norm);
+      fine = !(apart > 0.0f && kCoarse * left <= apart * apart);
+    }
+    if (fine) words.fine = 1;
+    if (slice != 0 || !mine) return;
+    const int limit = this->limit_of(row);
+    const float log2_sum = log2f(all);
+    log_sum[row] = limit >= 0 ? log2_sum : -minus_infinity();
+    stats[row] = {limit >= 0 ? (reference[row] + log2_sum) * kLn2 : -minus_infinity(), norm, -2.0f * unscale, limit};
+    rounded_norm()[row] = rounded;
+    if (left > 0.0f) atomicMax(&words.left, __float_as_int(left));
   }
 
   // For ScoreTerms: logit and distance of one row and token, by the whole warp, from the tensors themselves.
   __device__ __forceinline__ float logit(int row, int token) const {
     const float sum = dot_product<HEAD_DIM>(query(row), k.row(tokens.place(token)));
-    return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, terms.scale, -stats[row].lse);
+    return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, args.softmax_scale, -stats[row].lse);
   }
   __device__ __forceinline__ float distance(int row, int token) const {
     const T* const value = v.row(tokens.place(token));
@@ -279,42 +317,86 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     return warp_sum(sum);
   }
 
-  // Pass two over the group's tiles, from the last.
-  __device__ __forceinline__ void score() {
+  // Takes a tile of values; their product with the outputs is under way.
+  __device__ __forceinline__ uint2 multiply_outputs(float (&d)[kRegisters], TileRowsA<HEAD_DIM>& value, bool fine) {
+    const uint2 live = take([&](uint32_t from) { value.load(from); });
+    wgmma::fence();
+    const uint32_t outputs = shared_address(shared + S::kOutputOffset);
+    Matrix::template multiply<T>(d, value.a, Matrix::descriptor(outputs), false);
+    if (fine) Matrix::template multiply<T>(d, value.a, Matrix::descriptor(outputs + S::kMatrix), true);
+    wgmma::commit();
+    return live;
+  }
+  // Adds the products with what first parts leave, by one warp.
+  __device__ __forceinline__ void refine(float (&d)[kRegisters], const TileRowsA<HEAD_DIM>& value) const {
+    const int lane = threadIdx.x % 32;
+    const uint8_t* const from = shared + S::kOutputOffset + S::kMatrix + Matrix::offset(lane / 4, lane % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+      float x[4] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
+#pragma unroll
+      for (int i = 0; i < HEAD_DIM / 16; ++i) {
+        const uint32_t low = *reinterpret_cast<const uint32_t*>(from + Matrix::offset(8 * j, 16 * i));
+        const uint32_t high = *reinterpret_cast<const uint32_t*>(from + Matrix::offset(8 * j, 16 * i + 8));
+        mma_m16n8k16(x, value.a[i].m[0], value.a[i].m[1], value.a[i].m[2], value.a[i].m[3], low, high, T());
+      }
+#pragma unroll
+      for (int r = 0; r < 4; ++r) d[4 * j + r] = x[r];
+    }
+  }
+  // Scores a tile from shifted logits whose largest is `top`, when the product with outputs is done.
+  template <class R>
+  __device__ __forceinline__ void finish(int tile, uint2 live, float top, float (&s)[kRegisters], float (&d)[kRegisters],
+                                         const float (&v_norm)[2], const R& rows, const TileRowsA<HEAD_DIM>& value, bool fine, float coarse) const {
     const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
-    const int mine = (tiles - group + S::kGroups - 1) / S::kGroups;
-    for (int i = group + (mine - 1) * S::kGroups; i >= 0; i -= S::kGroups) {
-      const int tile = begin + i, token = tile * kRingTokens + place();
-      float s[kRegisters], d[kRegisters], v_norm[2], sum[2] = {};
-      const bool again = i >= kKeep;
-      if (again) {
-        TileRowsA<HEAD_DIM> key;
-        take([&](uint32_t from) { key.load(from); });
-        wgmma::fence();
-        Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
-        wgmma::commit();
-        wgmma::wait<0>();
-      }
-      TileRowsA<HEAD_DIM> value;
-      const uint2 live = take([&](uint32_t from) { value.load(from); });
-      wgmma::fence();
-#pragma unroll
-      for (int part = 0; part < kSplits; ++part)
-        Matrix::template multiply<T>(d, value.a, Matrix::descriptor(shared_address(shared + S::kOutputOffset + part * S::kMatrix)), part > 0);
-      wgmma::commit();
-      value.template fold<T>(v_norm, [](float x) { return x * x; });
-      const float top = again ? terms.shift(s, 0) : kept(s, i);
-      const bool visible = live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
-      const bool plain = visible && !__any_sync(kFullWarp, top > -0.69f);
-      if (plain) terms.weigh(s);
-      wgmma::wait<0>();
+    const int token = tile * kRingTokens + place();
+    const bool plain = this->seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 0.005f);
+    float sum[2] = {}, total[2] = {};
+    if (plain) terms.weigh(s);
+    wgmma::wait<0>();
+    if (plain) terms.add(s, d, v_norm, rows, sum, total);
+    // The errors of a token's distances, each at most 2 |left| times it, add up to no more than that times the root of sum and total.
+    const bool coarse_enough = fine || !__any_sync(kFullWarp, sum[0] < coarse * total[0] || sum[1] < coarse * total[1]);
+    if (!plain || !coarse_enough) {
+      if (!fine) refine(d, value);
+      sum[0] = sum[1] = 0.0f;
       if (plain) {
-        terms.add(s, d, v_norm, 0, sum);
+        terms.add(s, d, v_norm, typename Terms::Rows{stats}, sum);
       } else {
         terms.add_careful(s, d, v_norm, 0, token, sum, *this);
       }
-      write_scores(scores, sum, 1.0f / GROUP, token, tokens.length, live, stay);
+    }
+    write_scores(scores, sum, Terms::kUnit / GROUP, token, tokens.length, live, stay);
+  }
+
+  // Pass two over the group's tiles, from the last: those whose logits were not kept, then the others.
+  __device__ __forceinline__ void score(const FusedWords& words) {
+    const bool fine = __shfl_sync(kFullWarp, words.fine, 0);
+    int i = group + ((tiles - group + S::kGroups - 1) / S::kGroups - 1) * S::kGroups;
+    typename Terms::template HeldRows<!is_bf16<T>> rows(typename Terms::Rows{stats});
+    const float coarse = kCoarse * __int_as_float(words.left);
+    if (!fine) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) rows.norms[c] = rounded_norm()[Terms::column(c / 2 * 4 + c % 2)];
+    }
+    float s[kRegisters], d[kRegisters], v_norm[2];
+    TileRowsA<HEAD_DIM> key, value;
+    for (; i >= kKeep; i -= S::kGroups) {
+      this->multiply_keys(s, key);
+      wgmma::wait<0>();
+      const uint2 live = multiply_outputs(d, value, fine);
+      value.template fold<T>(v_norm, [](float x) { return x * x; });
+      finish(begin + i, live, terms.shift(s, rows), s, d, v_norm, rows, value, fine, coarse);
+    }
+    if constexpr (kKeep > 0) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) rows.lses[c] = log_sum[Terms::column(c / 2 * 4 + c % 2)] + Terms::kDown;
+      for (; i >= 0; i -= S::kGroups) {
+        const uint2 live = multiply_outputs(d, value, fine);
+        v_norm[0] = kept_squares(i)[place()], v_norm[1] = kept_squares(i)[place() + 8];
+        finish(begin + i, live, kept(s, i, rows), s, d, v_norm, rows, value, fine, coarse);
+      }
     }
   }
 
@@ -360,12 +442,13 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   using namespace drop;
   using S = FusedShape<HEAD_DIM, WINDOW, GROUP, kStages, kRowTiles, kSplits, kKeep>;
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "outputs are whole products of 64 dims");
+  static_assert(kSplits == 2, "a part that is rounded to T, and what that leaves");
   static_assert(S::kRows <= S::kProduct, "the window's rows are one product");
   static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
-  const int warp = threadIdx.x / 32;
-  int* const words = reinterpret_cast<int*>(shared + S::kBytes - 16);  // a ticket, redo, last
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);  // known to be the same in a warp: else ptxas takes products one by one
+  FusedWords& words = *reinterpret_cast<FusedWords*>(shared + S::kWordsOffset);
   // Where not all blocks fit at once, those that run take the heads in order, so that a head's blocks meet.
   const int heads = gridDim.y * gridDim.z, all = gridDim.x * heads;
   uint32_t nsm;
@@ -374,14 +457,18 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
   int work = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   uint32_t* const tickets = args.workspace;
   if (by_ticket) {
-    if (threadIdx.x == 0) words[0] = static_cast<int>(atomicAdd(tickets, 1u));
+    if (threadIdx.x == 0) words.ticket = static_cast<int>(atomicAdd(tickets, 1u));
     __syncthreads();
-    work = words[0];
+    work = words.ticket;
   }
-  const auto leave = [&] {  // by the block's last thread to do anything
+  const auto leave = [&] {  // by one thread, when the block has its ticket
     if (by_ticket && ptx::arrive_grid(tickets + 1) == static_cast<uint32_t>(all) - 1) tickets[0] = tickets[1] = 0;
   };
   const int block = work % gridDim.x, kv_head = work / gridDim.x % gridDim.y, request = work / (gridDim.x * gridDim.y);
+  using Fusing = Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep>;
+  const bool producer = warp >= 4 * S::kGroups;
+  typename Fusing::Base::Queries queries;
+  if (!producer) Fusing::Base::load(queries, args, request, kv_head);
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
   const int blocks = min(static_cast<int>(gridDim.x), (tiles + S::kGroups - 1) / S::kGroups);
   if (block >= blocks) {
@@ -394,49 +481,49 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
-  const bool producer = warp >= 4 * S::kGroups;
-  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
+  const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy, one clears the workspace
   uint32_t* const counters = args.workspace + 64 + static_cast<int64_t>(request * gridDim.y + kv_head) * S::kWords;
-  Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep> fused(args, shared, request, kv_head, group, begin, end - begin,
-                                                                                    blocks, counters);
-  typename decltype(fused)::Base::Queries queries;
-  if (!producer) fused.load(queries);
+  Fusing fused(args, shared, request, kv_head, group, begin, end - begin, blocks, counters);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();
-    if (group >= S::kGroups) return;
+    if (group > S::kGroups) return;
+    if (group == S::kGroups) {
+      // When every thread of the block has read the sums. Who is last of the head leaves the workspace zeroed.
+      ptx::named_barrier<6, S::kConsumers + 32>();
+      const int lane = threadIdx.x % 32;
+      const bool last = lane == 0 && ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
+      if (__any_sync(kFullWarp, last))
+        for (int i = lane; i < S::kWords / 4; i += 32) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
+      if (lane == 0) leave();
+      return;
+    }
     const bool chosen = elect_lane();
     for (int round = 0;; ++round) {
       if (chosen) fused.fill(round, kWarm);
       __syncwarp();
       ptx::named_barrier(4 + group, 160);
-      if (round > 0 || words[1] == 0) return;
+      if (round > 0 || words.redo == 0) return;
     }
   }
   ptx::take_registers<216>();
   fused.store(queries);
-  if (threadIdx.x == 0) words[1] = words[2] = 0;
+  if (threadIdx.x == 0) words = {};
   wgmma::proxy_fence();
   ptx::named_barrier<1, S::kConsumers>();
   fused.choose_reference();
   int round = 0;
   for (;; ++round) {
-    fused.observe(round);
-    if (fused.meet(round, words + 1)) break;
+    fused.observe(round, words);
+    if (fused.meet(round, words)) break;
     fused.pass_over();
     ptx::named_barrier(4 + group, 160);
   }
-  fused.conclude(round);
+  fused.conclude(round, words);
   wgmma::proxy_fence();
-  ptx::named_barrier<1, S::kConsumers>();
-  // Every thread of the block has read the sums; who is last of the head leaves the workspace zeroed.
-  if (threadIdx.x == 0) words[2] = ptx::arrive_grid(counters + 2) == static_cast<uint32_t>(blocks) - 1;
-  fused.score();
+  ptx::named_barrier<6, S::kConsumers + 32>();
+  fused.score(words);
   ptx::named_barrier(4 + group, 160);
-  ptx::named_barrier<1, S::kConsumers>();
-  if (words[2])
-    for (int i = threadIdx.x; i < S::kWords / 4; i += S::kConsumers) reinterpret_cast<uint4*>(counters)[i] = make_uint4(0, 0, 0, 0);
-  if (threadIdx.x == 0) leave();
 }
 
 }  // namespace kvloom

@@ -84,7 +84,7 @@ struct Observer : WindowTiles<S, DropObserveArgs, HEAD_DIM, PAGE, WINDOW, GROUP,
         s[j] = exp2_approx(s[j] - peak[j / 4 * 2 + j % 2]);
         sum[j / 4 * 2 + j % 2] += s[j];
       }
-      this->add_values(o, s, weights);
+      this->add_values(o, s, weights, [](uint32_t) {}, [] {});
     }
     // A row's sum is of its own lane's tokens until here.
     float* const totals = reinterpret_cast<float*>(shared + S::kPeakOffset) + group * 4 * N;  // [4 warps][N]
@@ -152,6 +152,10 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y, kv_heads = gridDim.y, request = blockIdx.z;
+  using Watching = Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
+  const bool producer = warp >= 4 * S::kGroups;
+  typename Watching::Base::Queries queries;
+  if (!producer) Watching::Base::load(queries, args, request, kv_head);
   const int length = length_of<PAGE>(args.cache, request), tiles = (length + kRingTokens - 1) / kRingTokens;
   // Whole clusters: those without a tile for each group leave together.
   const int wanted = (max((tiles + S::kGroups - 1) / S::kGroups, 1) + kCluster - 1) / kCluster * kCluster;
@@ -163,11 +167,8 @@ __device__ __forceinline__ void drop_observe_wgmma(const DropObserveArgs& args) 
     reinterpret_cast<RingState<kStages>*>(shared + S::kStateOffset)[threadIdx.x].init();
     mbarrier_init_fence();
   }
-  const bool producer = warp >= 4 * S::kGroups;
   const int group = producer ? warp - 4 * S::kGroups : warp / 4;  // two of the producers copy
-  Observer<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> observer(args, shared, request, kv_head, group, begin, end - begin);
-  typename decltype(observer)::Base::Queries queries;
-  if (!producer) observer.load(queries);
+  Watching observer(args, shared, request, kv_head, group, begin, end - begin);
   __syncthreads();
   if (producer) {
     ptx::release_registers<72>();

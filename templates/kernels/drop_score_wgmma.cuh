@@ -44,7 +44,8 @@ struct WgmmaScorer {
   HeadRows<T> v;
   int request, kv_head;
   uint64_t matrices;      // descriptor of chunk 0's q
-  ScoreTerms<RULE, S::kProduct, SOFTCAP, A> terms;
+  using Terms = ScoreTerms<RULE, S::kProduct, SOFTCAP, A>;
+  Terms terms;
 
   __device__ __forceinline__ WgmmaScorer(const DropScoreArgs& args, uint8_t* shared, int request, int kv_head)
       : args(args), shared(shared), stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)),
@@ -65,7 +66,8 @@ struct WgmmaScorer {
   __device__ __forceinline__ uint64_t matrix(int chunk, int part) const { return matrices + (chunk * S::kParts + part) * (S::kMatrix >> 4); }
 
   // Rows of the window on their way to shared memory: a warp a row, kAtOnce rows of each warp; asked for before the length is known.
-  static constexpr int kWarps = kGroups * 4, kAtOnce = 8;
+  static constexpr int kWarps = kGroups * 4, kTurns = (S::kChunks * kProduct + kWarps - 1) / kWarps;
+  static constexpr int kAtOnce = kTurns < 8 ? kTurns : 8;  // code that runs once comes slowly: no more of it than rows need
   struct Staged {
     uint32_t q[kAtOnce][kPairs];
     float2 a[kAtOnce][kPairs];
@@ -153,8 +155,10 @@ struct WgmmaScorer {
   // For ScoreTerms, with fewer roundings than the products of a tile: what is left of 1 - p is as exact as the logit.
   __device__ __forceinline__ float logit(int row, int token) const {
     const float sum = dot_product<HEAD_DIM>(query_row(row), keys_of<T>(args.cache, kv_head).row(tokens.place(token)));
-    return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, terms.scale, -stats[row].lse);
+    return SOFTCAP ? fmaf(args.logit_softcap, tanh_accurate(sum * terms.scale), -stats[row].lse) : fmaf(sum, args.softmax_scale, -stats[row].lse);
   }
+
+  __device__ __forceinline__ typename Terms::Rows rows_of(int chunk) const { return {stats + chunk * kProduct}; }
 
   // Whether every row sees every token of a tile: of the whole tile, so that a warp's lanes agree.
   __device__ __forceinline__ bool seen(int tile, uint2 live) const {
@@ -185,8 +189,8 @@ struct WgmmaScorer {
         } else {
           wgmma::wait<0>();
         }
-        const float top = terms.shift(s, chunk * kProduct);
-        const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > -0.6931f);
+        const float top = terms.shift(s, rows_of(chunk));
+        const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 1e-4f);
         if (plain) terms.weigh(s);
         if constexpr (RULE == Rule::kDropKV) wgmma::wait<0>();
         finish(plain, s, d, v_norm, chunk, tile * kRingTokens + place, sum);
@@ -213,8 +217,8 @@ struct WgmmaScorer {
       multiply_outputs(d, value, 0);
       float v_norm[2], sum[2] = {};
       value.template fold<T>(v_norm, [](float x) { return x * x; });
-      const float top = terms.shift(s, 0);
-      const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > -0.6931f);
+      const float top = terms.shift(s, rows_of(0));
+      const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 1e-4f);
       if (plain) terms.weigh(s);
       wgmma::wait<0>();
       const uint2 next = take(key, tile + kGroups < end);
@@ -239,7 +243,7 @@ struct WgmmaScorer {
   __device__ __forceinline__ void finish(bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], int chunk,
                                          int token, float (&sum)[2]) const {
     if (plain) {
-      terms.add(s, d, v_norm, chunk * kProduct, sum);
+      terms.add(s, d, v_norm, rows_of(chunk), sum);
     } else {
       terms.add_careful(s, d, v_norm, chunk * kProduct, token, sum, *this);
     }
@@ -260,7 +264,8 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
   extern __shared__ __align__(128) uint8_t shared[];
   if constexpr (kDependent) ptx::wait_for_dependencies();
-  const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32;
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);  // known to be the same in a warp
   using Scorer = WgmmaScorer<S, RULE, HEAD_DIM, PAGE, WINDOW, GROUP, T, A, SOFTCAP, kGroups, kSplits>;
   const bool producer = warp >= 4 * kGroups;
   typename Scorer::Staged staged;
@@ -321,7 +326,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     return live;
   };
   const auto write = [&](int tile, uint2 live, float (&sum)[2]) {
-    write_scores(scores, sum, 1.0f / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, stay);
+    write_scores(scores, sum, Scorer::Terms::kUnit / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, stay);
   };
   if (begin + group >= end) return;
   if constexpr (RULE == Rule::kDropKV && S::kChunks == 1) {

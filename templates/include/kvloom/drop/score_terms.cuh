@@ -12,24 +12,52 @@ namespace kvloom::drop {
 
 template <Rule RULE, int N, bool SOFTCAP, typename A>
 struct ScoreTerms {
-  static constexpr int kRegisters = N / 2;
+  static constexpr int kRegisters = N / 2, kColumns = N / 4;
+  // Base-2 logits of kDropKV are held this much lower, so that the square of a weight below kSmallestWeight is below 2^-126 and flushed
+  // to 0. Sums are to be multiplied by kUnit.
+  static constexpr float kDown = RULE == Rule::kDropKV ? 3.0f : 0.0f, kUnit = RULE == Rule::kDropKV ? 64.0f : 1.0f;
+  static constexpr float kHalf = -1.0f - kDown;  // of a weight of 1/2
+  static_assert(kSmallestWeight == 0x1p-60f, "2^-63 squared is 2^-126");
   const RowStats* stats;  // [row]
   float scale, softcap, eps;
 
   __device__ __forceinline__ ScoreTerms(const RowStats* stats, float softmax_scale, float softcap, float eps)
-      : stats(stats), scale(SOFTCAP ? softmax_scale / softcap : softmax_scale), softcap(softcap), eps(eps) {}
+      : stats(stats), scale(SOFTCAP ? softmax_scale / softcap : softmax_scale * kLog2E), softcap(softcap * kLog2E), eps(eps) {}
 
   // The row of register i, of those of its product.
   __device__ __forceinline__ static int column(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
   __device__ __forceinline__ static constexpr int half(int i) { return i / 2 % 2; }
 
-  // Natural logits minus log-sum-exps in place of products; returns the largest.
-  __device__ __forceinline__ float shift(float (&s)[kRegisters], int first_row) const {
+  // What the terms need of a product's rows, by register: from shared memory at each use, or held in registers.
+  struct Rows {
+    const RowStats* stats;  // of the first row
+    __device__ __forceinline__ float lse(int i) const { return fmaf(stats[column(i)].lse, kLog2E, kDown); }
+    __device__ __forceinline__ float norm(int i) const { return stats[column(i)].norm; }
+    __device__ __forceinline__ float unscale(int i) const { return stats[column(i)].unscale; }
+  };
+  template <bool kScaled>
+  struct HeldRows {
+    float lses[kColumns], norms[kColumns], unscales[kScaled ? kColumns : 1];
+    __device__ __forceinline__ explicit HeldRows(const Rows& rows) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const int i = c / 2 * 4 + c % 2;
+        lses[c] = rows.lse(i), norms[c] = rows.norm(i);
+        if (kScaled) unscales[c] = rows.unscale(i);
+      }
+    }
+    __device__ __forceinline__ float lse(int i) const { return lses[i / 4 * 2 + i % 2]; }
+    __device__ __forceinline__ float norm(int i) const { return norms[i / 4 * 2 + i % 2]; }
+    __device__ __forceinline__ float unscale(int i) const { return kScaled ? unscales[i / 4 * 2 + i % 2] : -2.0f; }
+  };
+
+  // Base-2 logits minus log-sum-exps, kDown lower, in place of products; returns the largest.
+  template <class R>
+  __device__ __forceinline__ float shift(float (&s)[kRegisters], const R& rows) const {
     float top = minus_infinity();
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) {
-      const float lse = stats[first_row + column(i)].lse;
-      s[i] = SOFTCAP ? fmaf(softcap, tanh_accurate(s[i] * scale), -lse) : fmaf(s[i], scale, -lse);
+      s[i] = SOFTCAP ? fmaf(softcap, tanh_accurate(s[i] * scale), -rows.lse(i)) : fmaf(s[i], scale, -rows.lse(i));
       top = fmaxf(top, s[i]);
     }
     return top;
@@ -39,26 +67,36 @@ struct ScoreTerms {
   __device__ __forceinline__ void weigh(float (&s)[kRegisters]) const {
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) {
-      const float p = exp2_approx(s[i] * kLog2E);
-      float factor = p;
+      const float p = exp2_approx(s[i]);
       if constexpr (RULE == Rule::kDropKV) {
-        const float weight = p * rcp_approx((1.0f + eps) - p);
-        factor = weight * weight;
+        const float weight = p * rcp_approx(fmaf(p, -8.0f, 1.0f + eps));
+        s[i] = multiply_flushed(weight, weight);
+      } else {
+        s[i] = p < kSmallestWeight ? 0.0f : p;
       }
-      s[i] = p < kSmallestWeight ? 0.0f : factor;
     }
   }
-  __device__ __forceinline__ void add(const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], int first_row,
+  template <class R>
+  __device__ __forceinline__ void add(const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], const R& rows,
                                       float (&sum)[2]) const {
+    float total[2] = {};
+    add(s, d, v_norm, rows, sum, total);
+  }
+  // `total`: the sum of the factors alone.
+  template <class R>
+  __device__ __forceinline__ void add(const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], const R& rows,
+                                      float (&sum)[2], float (&total)[2]) const {
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) {
       const int h = half(i);
-      if constexpr (RULE == Rule::kDropKV) {
-        const RowStats row = stats[first_row + column(i)];
-        sum[h] = fmaf(s[i], max_nan(fmaf(row.unscale, d[i], row.norm + v_norm[h]), 0.0f), sum[h]);
-      } else {
-        sum[h] = RULE == Rule::kValueNorm ? fmaf(s[i], v_norm[h], sum[h]) : sum[h] + s[i];
-      }
+      total[h] += s[i];
+      if constexpr (RULE == Rule::kDropKV) sum[h] = fmaf(s[i], fmaf(rows.unscale(i), d[i], rows.norm(i)), sum[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (RULE == Rule::kDropKV) sum[h] = max_nan(fmaf(total[h], v_norm[h], sum[h]), 0.0f);
+      if constexpr (RULE == Rule::kValueNorm) sum[h] = fmaf(total[h], v_norm[h], sum[h]);
+      if constexpr (RULE == Rule::kSnapKV) sum[h] += total[h];
     }
   }
 
@@ -73,14 +111,14 @@ struct ScoreTerms {
     for (int i = 0; i < kRegisters; ++i) {
       const int h = half(i);
       const RowStats row = stats[first_row + column(i)];
-      const float x = s[i] > 0.0f ? 0.0f : s[i];  // NaN stays
-      float p = exp2_approx(x * kLog2E);
+      const float x = s[i] > -kDown ? 0.0f : s[i] + kDown;  // NaN stays
+      float p = exp2_approx(x);
       p = p < kSmallestWeight ? 0.0f : p;
       float term = p;
       if constexpr (RULE == Rule::kValueNorm) term = p * v_norm[h];
       if constexpr (RULE == Rule::kDropKV) {
         const float weight = __fdividef(p, 1.0f - p + eps);
-        term = weight * weight * max_nan(fmaf(row.unscale, d[i], row.norm + v_norm[h]), 0.0f);
+        term = weight * weight * (1.0f / kUnit) * max_nan(fmaf(row.unscale, d[i], row.norm + v_norm[h]), 0.0f);
       }
       const bool visible = token + 8 * h <= row.limit;
       const bool apart = RULE == Rule::kDropKV && visible && p > 0.5f;
@@ -96,7 +134,7 @@ struct ScoreTerms {
         float x = direct.logit(row, at);
         x = x > 0.0f ? 0.0f : x;
         const float weight = __fdividef(exp2_approx(x * kLog2E), eps - expm1f(x));
-        const float term = weight * weight * (found < least ? least : found);
+        const float term = weight * weight * (1.0f / kUnit) * (found < least ? least : found);
         if (lane == who) {
           dominant &= dominant - 1;
           sum[0] += h ? 0.0f : term;

@@ -37,10 +37,11 @@ struct WindowTiles {
 
   __device__ __forceinline__ uint32_t ring() const { return shared_address(shared) + (group * kStages + at.stage) * S::kTileBytes; }
   __device__ __forceinline__ int place() const { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
-  __device__ __forceinline__ const T* query(int row) const {
+  __device__ __forceinline__ static const T* query(const Args& args, int request, int kv_head, int row) {
     return static_cast<const T*>(args.q) + request * args.q_batch_stride + (kv_head * GROUP + row / WINDOW) * args.q_head_stride +
            row % WINDOW * args.q_row_stride;
   }
+  __device__ __forceinline__ const T* query(int row) const { return query(args, request, kv_head, row); }
   __device__ __forceinline__ int limit_of(int row) const { return row < S::kRows ? max(tokens.length - WINDOW + row % WINDOW, -1) : -1; }
 
   // Loads from the stage that comes next, and frees it.
@@ -55,16 +56,18 @@ struct WindowTiles {
     return live;
   }
 
-  // The window's queries on their way to shared memory: asked for before the tiles, behind which they would wait.
+  // The window's queries on their way to shared memory: asked for before the length is known and before the tiles, behind which they
+  // would wait. Rows without a token become 0.
   struct Queries {
     static constexpr int kEach = (N * (HEAD_DIM / 8) + S::kConsumers - 1) / S::kConsumers;
     uint4 x[kEach];
   };
-  __device__ __forceinline__ void load(Queries& q) const {
+  __device__ __forceinline__ static void load(Queries& q, const Args& args, int request, int kv_head) {
 #pragma unroll
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
-      q.x[u] = row < N && limit_of(row) >= 0 ? __ldg(reinterpret_cast<const uint4*>(query(row)) + i % (HEAD_DIM / 8)) : make_uint4(0, 0, 0, 0);
+      q.x[u] = make_uint4(0, 0, 0, 0);
+      if (row < S::kRows) q.x[u] = __ldg(reinterpret_cast<const uint4*>(query(args, request, kv_head, row)) + i % (HEAD_DIM / 8));
     }
   }
   __device__ __forceinline__ void store(const Queries& q) const {
@@ -72,23 +75,35 @@ struct WindowTiles {
     for (int u = 0; u < Queries::kEach; ++u) {
       const int i = threadIdx.x + u * S::kConsumers, row = i / (HEAD_DIM / 8);
       if (row >= N) continue;
+      const bool exists = limit_of(row) >= 0;
 #pragma unroll
       for (int w = 0; w < 4; ++w)
-        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = (&q.x[u].x)[w];
+        *reinterpret_cast<uint32_t*>(shared + S::kQueryOffset + Matrix::dim_offset(row, i % (HEAD_DIM / 8) * 8 + 2 * w)) = exists ? (&q.x[u].x)[w] : 0u;
     }
+  }
+
+  // Whether every row sees every token of a tile: of the whole tile, so that a warp's lanes agree.
+  __device__ __forceinline__ bool seen(int tile, uint2 live) const {
+    return live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
+  }
+
+  // Takes a tile of keys; its product with the queries is under way.
+  __device__ __forceinline__ uint2 multiply_keys(float (&s)[kRegisters], TileRowsA<HEAD_DIM>& key) {
+    const uint2 live = take([&](uint32_t from) { key.load(from); });
+    wgmma::fence();
+    Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
+    wgmma::commit();
+    return live;
   }
 
   // Takes a tile of keys: base-2 logits of the lane's two tokens, -inf where masked.
   __device__ __forceinline__ void logits(float (&s)[kRegisters], int tile) {
     TileRowsA<HEAD_DIM> key;
-    const uint2 live = take([&](uint32_t from) { key.load(from); });
-    wgmma::fence();
-    Matrix::template multiply<T>(s, key.a, Matrix::descriptor(shared_address(shared + S::kQueryOffset)), false);
-    wgmma::commit();
+    const uint2 live = multiply_keys(s, key);
     wgmma::wait<0>();
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) s[i] = SOFTCAP ? cap * tanh_accurate(s[i] * scale) : s[i] * scale;
-    if (live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW) return;
+    if (seen(tile, live)) return;
     const int bit = place();
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) {
@@ -126,15 +141,19 @@ struct WindowTiles {
     }
   }
 
-  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The group's warps must be
-  // done with the weights of the tile before.
-  template <int kBlocks64>
-  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights) {
+  // Adds a tile's weights times its values to o, of dims TileColumnsA::first_dim(b) and on: takes the tile of values; x is used up. The
+  // group's warps must be done with the weights of the tile before. `look` sees the tile, `meanwhile` runs beside the products.
+  template <int kBlocks64, class Look, class Meanwhile>
+  __device__ __forceinline__ void add_values(float (&o)[kBlocks64][kRegisters], float (&x)[kRegisters], uint32_t weights, Look look,
+                                             Meanwhile meanwhile) {
     store_weights(x, weights);
     wgmma::proxy_fence();
     ptx::named_barrier(2 + group, 128);
     TileColumnsA<HEAD_DIM> value;
-    take([&](uint32_t from) { value.load(from); });
+    take([&](uint32_t from) {
+      value.load(from);
+      look(from);
+    });
     wgmma::fence();
 #pragma unroll
     for (int part = 0; part < 2; ++part)
@@ -142,19 +161,50 @@ struct WindowTiles {
       for (int b = 0; b < kBlocks64; ++b)
         Weights::template multiply<T>(o[b], value.a[b], Weights::descriptor(weights + part * S::kWeights), true);
     wgmma::commit();
+    meanwhile();
     wgmma::wait<0>();
+  }
+
+  // Folds each of a lane's columns over the lanes of a warp that share it, halving what a lane has at each step; gives every row's result
+  // to one lane.
+  template <class Fold, class Take>
+  __device__ __forceinline__ static void fold_columns(const float (&columns)[N / 4], Fold fold, Take take) {
+    constexpr int C = N / 4, P = C > 8 ? 16 : C > 4 ? 8 : C > 2 ? 4 : 2;
+    const int lane = threadIdx.x % 32;
+    float x[P];
+#pragma unroll
+    for (int c = 0; c < P; ++c) x[c] = columns[c < C ? c : C - 1];
+    int count = P, first = 0;
+    bool whole = true;  // of lanes with the same result, the first
+#pragma unroll
+    for (int bit = 16; bit >= 4; bit /= 2) {
+      const bool upper = lane & bit;
+      if (count > 1) {
+        count /= 2;
+#pragma unroll
+        for (int i = 0; i < P / 2; ++i) {
+          if (i >= count) break;
+          const float theirs = __shfl_xor_sync(kFullWarp, upper ? x[i] : x[i + count], bit);
+          x[i] = fold(upper ? x[i + count] : x[i], theirs);
+        }
+        first += upper ? count : 0;
+      } else {
+        x[0] = fold(x[0], __shfl_xor_sync(kFullWarp, x[0], bit));
+        whole = whole && !upper;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < (P > 8 ? P / 8 : 1); ++i)
+      if (const int c = first + i; whole && c < C) take(c / 2 * 8 + lane % 4 * 2 + c % 2, x[i]);
   }
 
   // Each row's largest logit of a warp's tokens, to largest[warp of the group][row].
   __device__ __forceinline__ static void store_largest(const float (&s)[kRegisters], float* largest) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int warp = threadIdx.x / 32 % 4;
+    float top[N / 4];
 #pragma unroll
-    for (int c = 0; c < N / 4; ++c) {
-      float top = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, step));
-      if (lane < 4) largest[warp * N + c / 2 * 8 + lane * 2 + c % 2] = top;
-    }
+    for (int c = 0; c < N / 4; ++c) top[c] = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
+    fold_columns(top, [](float x, float y) { return fmaxf(x, y); }, [&](int row, float x) { largest[warp * N + row] = x; });
   }
 };
 

@@ -17,4 +17,11 @@ __device__ __forceinline__ float rsqrt_approx(float x) {
   return y;
 }
 
+// A product that is 0 where it would be below 2^-126.
+__device__ __forceinline__ float multiply_flushed(float x, float y) {
+  float z;
+  asm("mul.ftz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 }  // namespace kvloom

@@ -17,12 +17,18 @@ __device__ __forceinline__ uint32_t arrive_grid(uint32_t* counter) {
   return before;
 }
 
-// Waits until so many have arrived, and sees what they wrote.
-__device__ __forceinline__ void wait_grid(const uint32_t* counter, uint32_t arrivals) {
+// The same without an answer, for which nobody waits then; adds `x`.
+__device__ __forceinline__ void add_release(uint32_t* counter, uint32_t x) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(x) : "memory");
+}
+
+// Waits until so many have arrived, by the bits of `mask`, and sees what they wrote; returns the counter.
+__device__ __forceinline__ uint32_t wait_grid(const uint32_t* counter, uint32_t arrivals, uint32_t mask = ~0u) {
   uint32_t seen;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-  } while (seen < arrivals);
+  } while ((seen & mask) < arrivals);
+  return seen;
 }
 
 // A barrier of `threads` threads of the block.
