@@ -98,3 +98,28 @@ func TestSummaryCompiles(t *testing.T) {
 		})
 	}
 }
+
+// TestWeightedBlocksCompile: what the plan says of a weighted block's shared memory is what the kernel lays out, by the direct method and by
+// powers, for one page and for several, at the narrowest and the widest heads; no candidate spills.
+func TestWeightedBlocksCompile(t *testing.T) {
+	for _, tt := range []struct{ dim, page, tokens, rank int }{
+		{64, 16, 32, 1}, {80, 32, 32, 2}, {256, 16, 64, 2}, {128, 64, 128, 1}, {112, 64, 64, 4}, {256, 32, 32, 8},
+	} {
+		s := summarySpec("bf16", tt.dim, tt.page, tt.rank, 4, 2)
+		s.Locks.Basis, s.Locks.SummaryTokens, s.Locks.Rerank = plan.QueryWeighted, tt.tokens, 2
+		p := plan.ForFamily(plan.PageSummary, s, plan.Targets["sm_90a"])
+		for _, form := range []plan.Form{plan.Hopper, plan.Portable} {
+			c, ok := p.DefaultOf(form)
+			if !ok {
+				t.Fatalf("%+v: no %s candidate: %v", tt, form, p.Rejected)
+			}
+			src, err := render.Candidate(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := nvrtctest.Compile(t, src); m.Resources.SpillLoads > 0 {
+				t.Errorf("%+v: %s spills %d bytes", tt, c.ID(), m.Resources.SpillLoads)
+			}
+		}
+	}
+}
