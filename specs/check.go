@@ -40,11 +40,15 @@ var combinations = []combination{
 		[]string{"locks.summary_tokens"}, faultSummaryTokens},
 	{[]string{"cache.page_size", "locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages"},
 		[]string{"locks.budget_tokens", "locks.always_keep.sink_pages", "locks.always_keep.recent_pages", "locks.always_keep", "cache.page_size"}, faultKeep},
-	{[]string{"cache.page_size", "locks.rank", "locks.basis", "locks.summary_tokens"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
-		if tokens := s.SummaryTokens(); s.Locks.Basis != "query_weighted" || tokens > 16 || tokens == 16 && s.Locks.Rank <= 8 {
+	{[]string{"attention.head_dim", "cache.page_size", "locks.rank", "locks.basis", "locks.summary_tokens"}, []string{"locks.basis"}, func(s *Spec, _ *decoder) string {
+		tokens, dim := s.SummaryTokens(), s.Attention.HeadDim
+		switch {
+		case s.Locks.Basis != "query_weighted" || tokens == 16 && s.Locks.Rank <= 8 || tokens == 32 || tokens == 64 || tokens == 128 && dim <= 128:
 			return ""
+		case tokens == 128:
+			return fmt.Sprintf("locks.basis query_weighted of 128 tokens is built for head dims up to 128, not %d; use svd", dim)
 		}
-		return fmt.Sprintf("locks.basis query_weighted is built for summaries of 16 tokens and ranks up to 8, and of 32, 64 and 128, not of %d at rank %d; use svd", s.SummaryTokens(), s.Locks.Rank)
+		return fmt.Sprintf("locks.basis query_weighted is built for summaries of 16 tokens and ranks up to 8, and of 32, 64 and 128, not of %d at rank %d; use svd", tokens, s.Locks.Rank)
 	}},
 	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultQuantised},
 	{[]string{"cache.dtype", "locks.summaries"}, []string{"locks.summaries"}, faultSummaries},

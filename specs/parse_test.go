@@ -125,6 +125,8 @@ targets: [sm_90a, sm_100a]
 			[]string{`x.yaml:6:36: locks.summary_tokens 32 is not built yet with 4-bit coefficients, 4-bit centroids or scale_group 16; use 16, the page size`}},
 		{"weighted basis of small pages", "no build has one", head + "cache: {page_size: 8}\nlocks: {rank: 4, basis: query_weighted}\n",
 			[]string{`x.yaml:7:25: locks.basis query_weighted is built for summaries of 16 tokens and ranks up to 8, and of 32, 64 and 128, not of 8 at rank 4; use svd`}},
+		{"weighted basis of the largest pages and wide heads", "rows and products do not fit a block's memory everywhere", strings.Replace(head, "head_dim: 128", "head_dim: 256", 1) + "cache: {page_size: 128}\nlocks: {basis: query_weighted}\n",
+			[]string{`x.yaml:7:16: locks.basis query_weighted of 128 tokens is built for head dims up to 128, not 256; use svd`}},
 		{"small records of large pages", "only the direct build makes them", head + "cache: {page_size: 32}\nlocks: {centroid_bits: 4}\n",
 			[]string{`x.yaml:7:24: locks.coefficient_bits 4, centroid_bits 4 and scale_group 16 are built for pages of 16 tokens and ranks up to 8, not for pages of 32 at rank 4; use 8, 8 and column`}},
 		{"scales of groups of wide codes", "f16 does not hold their products", head + "locks: {scale_group: 16, basis_bits: 8}\n",
