@@ -21,10 +21,11 @@ func sweepBase() *specs.Spec {
 // variant copies the base, applies changes and settles what depends on them.
 func variant(name string, change func(*specs.Spec)) *specs.Spec {
 	s := sweepBase()
+	s.Locks.SummaryTokens = 0
 	change(s)
 	s.Name = name
 	s.Attention.SoftmaxScale = 1 / math.Sqrt(float64(s.Attention.HeadDim))
-	s.Locks.SummaryTokens = s.Cache.PageSize
+	s.Locks.SummaryTokens = s.SummaryTokens()
 	s.Locks.BudgetTokens = 8 * s.Cache.PageSize
 	s.Locks.Rank = min(s.Locks.Rank, s.Cache.PageSize-1)
 	return s
@@ -69,6 +70,10 @@ func Axes() []*specs.Spec {
 		s.Locks.Rank, s.Locks.CoefficientBits, s.Locks.CentroidBits, s.Locks.ScaleGroup, s.Locks.Basis = 8, 4, 4, "16", "query_weighted"
 	})
 	add("rerank", 2, func(s *specs.Spec) { s.Locks.Rerank = 2 })
+	add("summary", "r1w-32", func(s *specs.Spec) {
+		s.Locks.Rank, s.Locks.Basis, s.Locks.Rerank, s.Locks.SummaryTokens = 1, "query_weighted", 2, 32
+	})
+	add("summary", "r4-64", func(s *specs.Spec) { s.Locks.Rerank, s.Locks.SummaryTokens = 2, 64 })
 	add("softcap", 30, func(s *specs.Spec) { s.Attention.LogitSoftcap = 30 })
 	for _, rule := range []string{"snapkv", "value_norm", "keydiff", "streaming"} {
 		add("drop-rule", strings.ReplaceAll(rule, "_", "-"), func(s *specs.Spec) { s.DropKV.Rule = rule })
@@ -105,6 +110,7 @@ func RandomSpecs(n int, seed uint64) []*specs.Spec {
 			s.Locks.AlwaysKeep = specs.Keep{SinkPages: r.IntN(3), RecentPages: r.IntN(3)}
 			randomDrop(s, r, pick)
 			randomForm(s, rand.New(rand.NewPCG(seed, uint64(1000+len(out)))))
+			randomGroups(s, rand.New(rand.NewPCG(seed, uint64(1_000_000+len(out)))))
 		})
 		if specs.Validate(s) == nil {
 			out = append(out, s)
@@ -122,6 +128,17 @@ func randomForm(s *specs.Spec, r *rand.Rand) {
 	if s.Locks.BasisBits <= 4 {
 		s.Locks.ScaleGroup = []string{"column", "16"}[r.IntN(2)]
 	}
+}
+
+// randomGroups lets pages share a summary beside a rerank, in a quarter of the specs that have room for it. By a generator of its own too.
+func randomGroups(s *specs.Spec, r *rand.Rand) {
+	pages := 2 * (1 + r.IntN(2))
+	if tokens := pages * s.Cache.PageSize; r.IntN(4) > 0 || tokens < 32 || tokens > 128 {
+		return
+	}
+	l := &s.Locks
+	l.SummaryTokens, l.Rerank, l.Basis = pages*s.Cache.PageSize, []float64{1.5, 2, 3}[r.IntN(3)], []string{"svd", "query_weighted"}[r.IntN(2)]
+	l.CoefficientBits, l.CentroidBits, l.ScaleGroup = 8, 8, "column"
 }
 
 // randomDrop draws the eviction section. Rows of the window, group x window, stay at 1024 at most: float64 observes each.
