@@ -11,8 +11,8 @@ func rerankJobs() (jobs []Job, err error) {
 	small := []func(*specs.Locks){
 		func(*specs.Locks) {},
 		func(l *specs.Locks) { l.Rank, l.Rerank = 1, 2 },
-		func(l *specs.Locks) { l.Rank, l.Rerank, l.SummaryTokens = 1, 2, 32 },
-		func(l *specs.Locks) { l.Rank, l.Rerank, l.SummaryTokens = 2, 2, 32 },
+		func(l *specs.Locks) { l.Rank, l.Rerank, l.SummaryTokens, l.Basis = 1, 2, 32, plan.QueryWeighted },
+		func(l *specs.Locks) { l.Rank, l.Rerank, l.SummaryTokens, l.Basis = 2, 2, 32, plan.QueryWeighted },
 		func(l *specs.Locks) { l.Rank, l.Rerank, l.CoefficientBits = 1, 2, 4 },
 		func(l *specs.Locks) {
 			l.Rank, l.Rerank, l.CoefficientBits, l.CentroidBits, l.Basis = 1, 2, 4, 4, plan.QueryWeighted
