@@ -81,29 +81,24 @@ func selectSharesCandidates(s *specs.Spec, t Target) (candidates []Candidate, re
 		return nil, nil
 	}
 	for _, cluster := range []int{16, 8} {
-		for _, beside := range []int{2, 1} {
-			of := selectClusterShape{512, cluster, 2}
-			c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
-			c.Params = append(c.Params, Param{"pages", of.pages})
-			capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
-			c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
-			c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
-			c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
-			c.MinBlocks = beside // with 2 its blocks stand by beside those of the first launch
-			c = withShares(s, c, of, capacity, selectSlices(s, cluster))
-			if beside == 1 {
-				c.Params = append(c.Params, Param{"alone", 1})
-			}
-			reason := selectSharesRefusal(s, of)
-			if reason == "" {
-				reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
-			}
-			if reason != "" {
-				rejected = append(rejected, Rejected{c, reason})
-				continue
-			}
-			candidates = append(candidates, c)
+		of := selectClusterShape{512, cluster, 2}
+		c := selectCandidate(s, t, selectShape{Hopper, of.threads, of.cluster})
+		c.Params = append(c.Params, Param{"pages", of.pages})
+		capacity := shareCapacity(of, selectBufferWords-selectExchange(headsPerList(s), of)/4)
+		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
+		c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
+		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
+		c.MinBlocks = 2 // its blocks stand by beside those of the first launch
+		c = withShares(s, c, of, capacity, selectSlices(s, cluster))
+		reason := selectSharesRefusal(s, of)
+		if reason == "" {
+			reason = selectClusterRefusal(s, t, of, c.Geometry.DynamicShared)
 		}
+		if reason != "" {
+			rejected = append(rejected, Rejected{c, reason})
+			continue
+		}
+		candidates = append(candidates, c)
 	}
 	return candidates, rejected
 }

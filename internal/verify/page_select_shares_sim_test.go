@@ -1,7 +1,7 @@
 package verify
 
 import (
-	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,6 +12,8 @@ import (
 	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
 )
+
+var spills = regexp.MustCompile(`(\d+) bytes spill stores`)
 
 // sharesSpec has rows that are long enough for a first launch.
 func sharesSpec(group, kvs int) *specs.Spec {
@@ -32,7 +34,7 @@ func TestPageSelectSharesOnSimulator(t *testing.T) {
 	} {
 		s := sharesSpec(tc.group, tc.kvs)
 		candidates := chosenBy(plan.PageSelect, s, func(c plan.Candidate) bool {
-			return c.First != nil && c.MinBlocks == 2 && c.Param("cluster") == tc.cluster && c.Param("slices") == tc.slices
+			return c.First != nil && c.Param("cluster") == tc.cluster && c.Param("slices") == tc.slices
 		})
 		if len(candidates) != 1 {
 			t.Fatalf("group %d (%s): %d candidates, want 1", tc.group, tc.reason, len(candidates))
@@ -45,9 +47,10 @@ func TestPageSelectSharesOnSimulator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for line := range strings.Lines(m.Log) {
-			if strings.Contains(line, "registers") || strings.Contains(line, "spill") || strings.Contains(line, "Compiling") {
-				fmt.Print(line)
+		for _, entry := range []string{"page_select_shares", "page_select"} {
+			_, of, found := strings.Cut(m.Log, "Compiling entry function '"+entry+"'")
+			if spill := spills.FindStringSubmatch(of); !found || spill == nil || spill[1] != "0" {
+				t.Errorf("%s, %s: the compiler's log does not say that nothing is spilled: %q", candidates[0].ID(), entry, spill)
 			}
 		}
 		dev, err := sim.New(sim.Config{Sanitize: tc.group == 7, Schedule: "random:5"})

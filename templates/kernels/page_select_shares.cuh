@@ -141,16 +141,15 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
     else
       ptx::wait_copies<kAhead - 1>();
     __syncwarp();
-    float score[HEADS];
-    incoming.take(turn, score);
     const int page = begin + turn * kThreads + tid;
-    float value = 0.0f;
-#pragma unroll
-    for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
-      const float2 head = heads[h];
-      value += flushed_share(exp2_approx(fmaf(score[h], kLog2E, head.x)), head.y);
-    }
     if (page < limit) {
+      const float* const score = stage + turn % kAhead * (HEADS * kThreads) + tid;  // [HEADS], kThreads apart
+      float value = 0.0f;
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
+        const float2 head = heads[h];
+        value += flushed_share(exp2_approx(fmaf(score[h * kThreads], kLog2E, head.x)), head.y);
+      }
       const bool competes = page >= part.sinks && page < part.recent;
       const int bin = share_bin<HEADS>(value);
       if (competes) atomicAdd(&counts[bin / 2], 1u << bin % 2 * 16);
