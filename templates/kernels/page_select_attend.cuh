@@ -166,8 +166,8 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
       late = (PAGE >= kTile ? (last + PAGE / kTile - 1) / (PAGE / kTile) : min(last * (kTile / PAGE), share)) > fill;
       return late;
     };
-    select::HomeOut<kCluster, kThreads, decltype(begin)> out{kept, ranked, own, listed_at, units.table, cache.max_pages, ahead ? known : nullptr, begin,
-                                                           true};
+    select::HomeOut<kCluster, kThreads, decltype(begin)> out{kept,       ranked,          own,                     listed_at,
+                                                           units.table, cache.max_pages, ahead ? known : nullptr, begin, true};
     static_assert(kShareCapacity == 0 || kCluster * kThreads * kKnown <= kShareCapacity, "rows whose blocks are known are cut in slices alike");
     constexpr int kCounts = 2 * select::kShareBins * kCluster;
     static_assert(kShareCapacity == 0 || kCounts + 4 * (kShareCapacity / kCluster) <= kWarps * S::kRingBytes,
@@ -230,7 +230,8 @@ __device__ __forceinline__ void page_select_attend(const PageSelectAttendArgs& a
     if (chosen) leave_counts<kCluster>(all.select);
   const int again = ptx::cluster_rank<kCluster>();  // and not kept all the time
   ptx::wait_cluster_barrier(landed_at, 0);  // by every thread: no block leaves before all that was sent to it has landed
-  received.template store<kThreads, T>(args, own_begin(again), own_begin(again + 1), request, q_head, static_cast<int64_t>(request) * lists * HEADS + q_head);
+  received.template store<kThreads, T>(args, own_begin(again), own_begin(again + 1), request, q_head,
+                                       static_cast<int64_t>(request) * lists * HEADS + q_head);
   __syncthreads();  // nobody looks at the barriers any more
   if (tid == 0) {  // their memory is the next block's
     mbarrier_invalidate(&landed);
