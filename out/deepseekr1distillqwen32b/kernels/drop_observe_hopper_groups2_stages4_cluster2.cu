@@ -15,7 +15,7 @@ drop_observe(const __grid_constant__ kvloom::DropObserveArgs args) {
       , 4  // kStages
       , 5  // kRowTiles
       , 2  // kCluster
-      , 5  // kSlots
+      , 4  // kSlots
       , true  // kDependent
   >(args);
 }

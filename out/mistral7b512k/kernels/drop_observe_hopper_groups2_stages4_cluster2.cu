@@ -15,7 +15,7 @@ drop_observe(const __grid_constant__ kvloom::DropObserveArgs args) {
       , 4  // kStages
       , 4  // kRowTiles
       , 2  // kCluster
-      , 7  // kSlots
+      , 6  // kSlots
       , true  // kDependent
   >(args);
 }

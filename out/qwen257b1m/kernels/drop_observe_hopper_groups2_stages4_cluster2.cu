@@ -15,7 +15,7 @@ drop_observe(const __grid_constant__ kvloom::DropObserveArgs args) {
       , 4  // kStages
       , 7  // kRowTiles
       , 2  // kCluster
-      , 8  // kSlots
+      , 7  // kSlots
       , true  // kDependent
   >(args);
 }
