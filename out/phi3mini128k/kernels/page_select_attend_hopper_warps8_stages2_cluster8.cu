@@ -15,7 +15,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 2  // kStages
       , 1  // kColumns
       , 8  // kCluster
-      , 5184  // kBufferWords
+      , 5216  // kBufferWords
       , 2  // kPages
       , 4  // kAhead
       , 4  // kKnown
