@@ -2,23 +2,38 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/specs"
 )
 
 // dropFusedShape is one choice of the tuner: tiles in each of the two rings, whether logits are kept, the tiles at a block's end that
-// are left in L2.
+// are left in L2, and the tiles whose values' squares are kept beside those whose logits are.
 type dropFusedShape struct {
-	stages int
-	keep   bool
-	warm   int
+	stages  int
+	keep    bool
+	warm    int
+	squares int
 }
 
-var dropFusedShapes = []dropFusedShape{
-	{2, true, 16}, {2, true, 12}, {2, true, 8}, {3, true, 16}, {2, true, 24},
-	{4, true, 16}, {2, true, 0}, {4, false, 16}, {2, false, 16},
+// dropFusedShapes are for windows of so many tiles of 8 rows, best guesses first. Wide windows read K of most tiles again, so fewer tiles
+// fill L2, and have no time for squares of values in pass two.
+func dropFusedShapes(rowTiles int) []dropFusedShape {
+	list := []dropFusedShape{
+		{2, true, 16, 0}, {2, true, 12, 0}, {2, true, 8, 0}, {3, true, 16, 0}, {2, true, 24, 0},
+		{4, true, 16, 0}, {2, true, 0, 0}, {4, false, 16, 0}, {2, false, 16, 0},
+	}
+	if rowTiles > 4 {
+		wide := []dropFusedShape{{2, true, 8, 0}, {2, true, 8, dropFusedSquares}}
+		list = append(wide, slices.DeleteFunc(list, func(x dropFusedShape) bool { return x == wide[0] })...)
+		list = append(list, dropFusedShape{2, false, 8, dropFusedSquares})
+	}
+	return list
 }
+
+// dropFusedSquares is the most tiles of a block whose values' squares are kept: those of 128K tokens on 33 blocks a head.
+const dropFusedSquares = 64
 
 // dropFusedSplits is the 16-bit parts of an output, which pass one makes in f32.
 const dropFusedSplits = 2
@@ -32,9 +47,9 @@ func dropFuses(s *specs.Spec, t Target) bool {
 
 // dropFusedSizes mirrors drop::FusedShape of drop_observe_score.cuh.
 type dropFusedSizes struct {
-	rowTiles, keep int
-	bytes          int // of shared memory
-	words          int // of a head's workspace
+	rowTiles, keep, squares int
+	bytes                   int // of shared memory
+	words                   int // of a head's workspace
 }
 
 func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedSizes {
@@ -44,17 +59,25 @@ func newDropFusedSizes(s *specs.Spec, t Target, shape dropFusedShape) dropFusedS
 	z := dropFusedSizes{rowTiles: rowTiles, words: 128 + 2*n*(d+1)}
 	outputs := max(dropFusedSplits*2*d*n, 4*2*ringTokens*n)
 	z.bytes = 2*shape.stages*dropTileBytes(d) + 2*d*n + outputs + n*(rowStatsBytes+24) + 2*ringStateBytes(shape.stages) + 32
+	squareBytes := ringTokens * 4
+	z.squares = shape.squares
+	z.bytes += z.squares * squareBytes
 	if shape.keep {
-		each := ringTokens * (n*2 + 4)
-		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), 64)
+		each := ringTokens * 2 * n
+		if z.squares == 0 {
+			each += squareBytes
+		}
+		z.keep = min(max((t.SharedPerBlock-1024-z.bytes)/each, 0), dropFusedSquares)
 		z.bytes += z.keep * each
+		z.squares = max(z.squares, z.keep)
 	}
 	return z
 }
 
 func planDropObserveScore(s *specs.Spec, t Target) FamilyPlan {
 	p := FamilyPlan{Family: DropObserveScore, Cost: dropObserveScoreCost(s)}
-	for _, shape := range dropFusedShapes {
+	rowTiles, _ := dropWgmmaRowTiles(dropRows(s))
+	for _, shape := range dropFusedShapes(rowTiles) {
 		c := dropFusedCandidate(s, t, shape)
 		if rows := dropRows(s); shape.keep && rows > 56 {
 			p.Rejected = append(p.Rejected, Rejected{c, fmt.Sprintf("%d rows of the window leave no registers to keep logits: they would spill", rows)})
@@ -74,7 +97,7 @@ func dropFusedCandidate(s *specs.Spec, t Target, shape dropFusedShape) Candidate
 	return Candidate{
 		Family: DropObserveScore, Form: Hopper, Arch: t.Arch,
 		Key:    dropKey(s),
-		Params: []Param{{"stages", shape.stages}, {"keep", z.keep}, {"warm", shape.warm}},
+		Params: []Param{{"stages", shape.stages}, {"keep", z.keep}, {"warm", shape.warm}, {"squares", z.squares}},
 		Entry:  string(DropObserveScore),
 		Header: "kernels/drop_observe_score.cuh", Kernel: "kvloom::drop_observe_score",
 		MinBlocks: 1,
@@ -83,6 +106,7 @@ func dropFusedCandidate(s *specs.Spec, t Target, shape dropFusedShape) Candidate
 			{"kRowTiles", fmt.Sprint(z.rowTiles)},
 			{"kSplits", fmt.Sprint(dropFusedSplits)},
 			{"kKeep", fmt.Sprint(z.keep)},
+			{"kSquares", fmt.Sprint(z.squares)},
 			{"kWarm", fmt.Sprint(shape.warm)},
 			{"kDependent", "true"},
 		}),

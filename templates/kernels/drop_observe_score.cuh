@@ -20,21 +20,21 @@ namespace kvloom {
 
 namespace drop {
 
-// Sizes that the kernel and its plan share. kKeep: tiles of a block whose logits are kept.
-template <int HEAD_DIM, int WINDOW, int GROUP, int kStages, int kRowTiles, int kSplits, int kKeep>
+// Sizes that the kernel and its plan share. kKeep: tiles of a block whose logits are kept; kSquares: those whose values' squares are.
+template <int HEAD_DIM, int WINDOW, int GROUP, int kStages, int kRowTiles, int kSplits, int kKeep, int kSquares>
 struct FusedShape {
   static constexpr int kRows = WINDOW * GROUP, kProduct = 8 * kRowTiles, kGroups = 2;
   static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;  // the third warpgroup copies
   static constexpr int kTileBytes = kRingTileBytes<HEAD_DIM>;
   static constexpr int kMatrix = RowMatrix<HEAD_DIM, kProduct>::kBytes;     // q, or a part of a
   static constexpr int kWeights = RowMatrix<kRingTokens, kProduct>::kBytes; // of a tile
-  static constexpr int kLogitBytes = kRingTokens * kProduct * 2;            // of a tile
-  static constexpr int kKeptBytes = kLogitBytes + kRingTokens * 4;          // and the squares of its values
+  static constexpr int kKeptBytes = kRingTokens * kProduct * 2;             // of a tile
   static constexpr int kQueryOffset = kGroups * kStages * kTileBytes;
   static constexpr int kOutputOffset = kQueryOffset + kMatrix;              // weights in pass one, the parts of a in pass two
   static constexpr int kOutputBytes = kSplits * kMatrix > 2 * kGroups * kWeights ? kSplits * kMatrix : 2 * kGroups * kWeights;
   static constexpr int kKeptOffset = kOutputOffset + kOutputBytes;
-  static constexpr int kStatsOffset = kKeptOffset + kKeep * kKeptBytes;
+  static constexpr int kSquaresOffset = kKeptOffset + kKeep * kKeptBytes;
+  static constexpr int kStatsOffset = kSquaresOffset + kSquares * kRingTokens * 4;
   static constexpr int kReferenceOffset = kStatsOffset + kProduct * static_cast<int>(sizeof(RowStats));
   static constexpr int kStateOffset = kReferenceOffset + kProduct * 6 * 4;  // reference, log2 of the sum, a maximum of each of 4 warps
   static constexpr int kWordsOffset = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>));
@@ -60,7 +60,8 @@ constexpr float kCoarse = 0x1p20f;
 constexpr float kKeptStep = 512.0f, kKeptFloor = 96.0f;  // kept logits: [-96, 32), steps of 1/512
 constexpr float kKeptMagic = 8388608.0f;                 // 2^23: whose last bit is 1
 
-template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep>
+template <class S, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kSplits, int kKeep,
+          int kSquares>
 struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages> {
   using Base = WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages>;
   using typename Base::Matrix;
@@ -105,7 +106,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
   }
 
   __device__ __forceinline__ float* kept_squares(int index) const {  // [token]
-    return reinterpret_cast<float*>(shared + S::kKeptOffset + index * S::kKeptBytes + S::kLogitBytes);
+    return reinterpret_cast<float*>(shared + S::kSquaresOffset) + index * kRingTokens;
   }
   // Keeps a tile's logits less the reference, in 16 bits.
   __device__ __forceinline__ void keep(const float (&x)[kRegisters], int index) const {
@@ -170,7 +171,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       }
       ptx::named_barrier(2 + group, 128);  // every warp is done with the weights of the tile before
       TileRowsA<HEAD_DIM> value;
-      const bool keeps = i < kKeep;
+      const bool keeps = i < kSquares;
       this->add_values(
           o, s, weights,
           [&](uint32_t from) {
@@ -281,11 +282,11 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       left += __shfl_xor_sync(kFullWarp, left, step);
     }
     left *= unscale * unscale, norm *= unscale * unscale, rounded *= unscale * unscale;
-    // Values of the block's first tile tell what length to expect of v.
-    bool fine = kKeep == 0;
-    if constexpr (kKeep > 0) {
-      const float length = sqrtf(warp_sum(kept_squares(0)[lane] + kept_squares(0)[lane + 32]) * (1.0f / kRingTokens)), apart = length - sqrtf(norm);
-      fine = !(apart > 0.0f && kCoarse * left <= apart * apart);
+    // Where a is not much shorter than values, of which those of the block's first tile tell, first parts would rarely do.
+    bool fine = kSquares == 0;
+    if constexpr (kSquares > 0) {
+      const float square = warp_sum(kept_squares(0)[lane] + kept_squares(0)[lane + 32]) * (1.0f / kRingTokens);
+      fine = !(4.0f * norm <= square && 4.0f * kCoarse * left <= square);
     }
     if (fine) words.fine = 1;
     if (slice != 0 || !mine) return;
@@ -358,7 +359,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     if (plain) terms.add(s, d, v_norm, rows, sum, total);
     // The errors of a token's distances, each at most 2 |left| times it, add up to no more than that times the root of sum and total.
     const bool coarse_enough = fine || !__any_sync(kFullWarp, sum[0] < coarse * total[0] || sum[1] < coarse * total[1]);
-    if (!plain || !coarse_enough) {
+    if (__builtin_expect(!plain || !coarse_enough, 0)) {
       if (!fine) refine(d, value);
       sum[0] = sum[1] = 0.0f;
       if (plain) {
@@ -386,7 +387,11 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       this->multiply_keys(s, key);
       wgmma::wait<0>();
       const uint2 live = multiply_outputs(d, value, fine);
-      value.template fold<T>(v_norm, [](float x) { return x * x; });
+      if (i < kSquares) {
+        v_norm[0] = kept_squares(i)[place()], v_norm[1] = kept_squares(i)[place() + 8];
+      } else {
+        value.template fold<T>(v_norm, [](float x) { return x * x; });
+      }
       finish(begin + i, live, terms.shift(s, rows), s, d, v_norm, rows, value, fine, coarse);
     }
     if constexpr (kKeep > 0) {
@@ -413,13 +418,15 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     RingWriter<HEAD_DIM, PAGE, T, kStages> writer(tokens, state, shared + group * kStages * S::kTileBytes);
     writer.at = at;
     const uint64_t once = evict_first_policy(), stay = evict_normal_policy();
+    // L2 holds more beside it where pass two reads V alone: 12 tiles of it for 16 of both were best at 32 tiles a block.
+    const int stays = tiles > kKeep ? warm : warm * 3 / 4;
     if (round == 0 && group == 0) {
       writer.locate(0);
       writer.fill(k, stay);
     }
     for (int i = group; i < tiles; i += S::kGroups) {
       writer.locate(begin + i);
-      const bool soon = i >= tiles - warm;  // pass two begins here
+      const bool soon = i >= tiles - stays;  // pass two begins here
       writer.fill(k, soon && i >= kKeep ? stay : once);
       writer.fill(v, soon ? stay : once);
     }
@@ -435,18 +442,19 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
 
 }  // namespace drop
 
-// kKeep: tiles of a block whose logits are kept; kWarm: its last tiles, which are left in L2 for pass two.
+// kKeep: tiles of a block whose logits are kept; kSquares: those whose values' squares are, no fewer; kWarm: its last tiles, which are left in L2 for pass two.
 template <int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, bool SOFTCAP, int kStages, int kRowTiles, int kSplits, int kKeep,
-          int kWarm, bool kDependent>
+          int kSquares, int kWarm, bool kDependent>
 __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& args) {
   using namespace drop;
-  using S = FusedShape<HEAD_DIM, WINDOW, GROUP, kStages, kRowTiles, kSplits, kKeep>;
+  using S = FusedShape<HEAD_DIM, WINDOW, GROUP, kStages, kRowTiles, kSplits, kKeep, kSquares>;
   static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "outputs are whole products of 64 dims");
+  static_assert(kSquares >= kKeep, "a tile whose logits are kept needs its values alone");
   static_assert(kSplits == 2, "a part that is rounded to T, and what that leaves");
   static_assert(S::kRows <= S::kProduct, "the window's rows are one product");
   static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
   extern __shared__ __align__(128) uint8_t shared[];
-  if constexpr (kDependent) ptx::wait_for_dependencies();
+  if constexpr (kDependent) ptx::launch_dependents(), ptx::wait_for_dependencies();
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);  // known to be the same in a warp: else ptxas takes products one by one
   FusedWords& words = *reinterpret_cast<FusedWords*>(shared + S::kWordsOffset);
   // Where not all blocks fit at once, those that run take the heads in order, so that a head's blocks meet.
@@ -465,7 +473,7 @@ __device__ __forceinline__ void drop_observe_score(const DropObserveScoreArgs& a
     if (by_ticket && ptx::arrive_grid(tickets + 1) == static_cast<uint32_t>(all) - 1) tickets[0] = tickets[1] = 0;
   };
   const int block = work % gridDim.x, kv_head = work / gridDim.x % gridDim.y, request = work / (gridDim.x * gridDim.y);
-  using Fusing = Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep>;
+  using Fusing = Fused<S, HEAD_DIM, PAGE, WINDOW, GROUP, T, SOFTCAP, kStages, kSplits, kKeep, kSquares>;
   const bool producer = warp >= 4 * S::kGroups;
   typename Fusing::Base::Queries queries;
   if (!producer) Fusing::Base::load(queries, args, request, kv_head);

@@ -263,7 +263,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   static_assert(GROUP >= 1 && GROUP <= 64, "a group is 1 to 64 query heads");
   static_assert(sizeof(T) == 2, "bf16 and fp16 caches");
   extern __shared__ __align__(128) uint8_t shared[];
-  if constexpr (kDependent) ptx::wait_for_dependencies();
+  if constexpr (kDependent) ptx::launch_dependents(), ptx::wait_for_dependencies();
   const int kv_head = blockIdx.y, request = blockIdx.z, lane = threadIdx.x % 32;
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / 32, 0);  // known to be the same in a warp
   using Scorer = WgmmaScorer<S, RULE, HEAD_DIM, PAGE, WINDOW, GROUP, T, A, SOFTCAP, kGroups, kSplits>;
