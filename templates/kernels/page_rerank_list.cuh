@@ -276,6 +276,37 @@ struct ListRerank {
       sm.keys[i] = i >= low && i < high ? select::key_of<HEADS, COMBINE>(row, sm.heads, top, i, 0) + 1 : 0u;
   }
 
+  using Logits = float[kEach][kSteps][S::kTiles][2][2];
+
+  // To every block: each page's score of each head, or 2^(that - shift).
+  template <class Value>
+  __device__ __forceinline__ void send_exact(const Logits& x, uint32_t barrier, Value value) const {
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; tile++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int head = tile * 8 + lane % 4 * 2 + h;
+        float exact[kEach];
+#pragma unroll
+        for (int i = 0; i < kEach; i++) exact[i] = value(x[i], tile, h, min(head, HEADS - 1));
+        if (head < HEADS)
+#pragma unroll
+          for (int to = 0; to < kCluster; to += 8)
+            if (kCluster % 8 == 0 || to + lane / 4 < kCluster) send<kEach>(&memory.gathered.exact[head][first()], exact, barrier, to + lane / 4);
+      }
+  }
+  __device__ __forceinline__ void send_scores(const Logits& x) const {
+    send_exact(x, ptx::shared_address(&memory.again), [](const auto& logits, int tile, int h, int) { return page_lse<kSteps, S::kTiles>(logits, tile, h); });
+  }
+
+  // What the blocks do where sums relative to the shifts tell too little. Rare, so it is a call: inlined, it would lie between the steps.
+  static __device__ __noinline__ void rank_by_scores(Memory& memory, const PageRerankArgs& args, const List& l, int low, int high, const Logits& x) {
+    const ListRerank all(memory, args, ptx::cluster_rank<kCluster>());
+    ptx::cluster_sync<kCluster>();  // nobody looks at what was sent first any more
+    all.send_scores(x);
+    all.make_keys(l, low, high);
+  }
+
   // The chosen pages, in order: by one warp of the first block, whose others have results to merge.
   __device__ __forceinline__ void write_list(const List& l, uint32_t worded_at) const {
     if (rank != 0 || warp != kNumWarps - 1) return;
@@ -356,7 +387,7 @@ struct ListRerank {
       __syncthreads();  // the shifts are there
     }
 
-    float x[kEach][kSteps][S::kTiles][2][2];  // base-2 logits, -inf where there is no token
+    Logits x;  // base-2 logits, -inf where there is no token
 #pragma unroll
     for (int n = 0; n < kEach * kSteps; n++) {
       const int i = n / kSteps, s = n % kSteps;
@@ -388,27 +419,10 @@ struct ListRerank {
     uint32_t taken = (1u << own) - 1;
     if (chooses) {
       const int sinks = min(args.sink_pages, l.pages), recent = max(l.pages - args.recent_pages, sinks);
-      // To every block: each page's score of each head, or 2^(that - shift).
-      const auto send_exact = [&](uint32_t barrier, auto value) {
-#pragma unroll
-        for (int tile = 0; tile < S::kTiles; tile++)
-#pragma unroll
-          for (int h = 0; h < 2; h++) {
-            const int head = tile * 8 + lane % 4 * 2 + h;
-            float exact[kEach];
-#pragma unroll
-            for (int i = 0; i < kEach; i++) exact[i] = value(x[i], tile, h, min(head, HEADS - 1));
-            if (head < HEADS)
-#pragma unroll
-              for (int to = 0; to < kCluster; to += 8)
-                if (kCluster % 8 == 0 || to + lane / 4 < kCluster) send<kEach>(&sm.exact[head][first], exact, barrier, to + lane / 4);
-          }
-      };
-      const auto score_of = [&](const auto& logits, int tile, int h, int) { return page_lse<kSteps, S::kTiles>(logits, tile, h); };
       if constexpr (kMassed)
-        send_exact(landed_at, [&](const auto& logits, int tile, int h, int head) { return page_mass<kSteps, S::kTiles>(logits, tile, h, memory.shifts[head]); });
+        send_exact(x, landed_at, [&](const auto& logits, int tile, int h, int head) { return page_mass<kSteps, S::kTiles>(logits, tile, h, memory.shifts[head]); });
       else
-        send_exact(ptx::shared_address(&memory.again), score_of);
+        send_scores(x);
       // Those that compete: from low to high. All pages that are always kept are candidates.
       const int low = sinks, high = l.count - (l.pages - recent);
       const int need = args.slots - (l.count - (high - low));
@@ -417,9 +431,13 @@ struct ListRerank {
         ptx::wait_cluster_barrier(landed_at, 0);
         __syncthreads();  // the estimates are summed
         if (__syncthreads_or(!find_units())) {  // rare
-          ptx::cluster_sync<kCluster>();  // nobody looks at what was sent first any more
-          send_exact(ptx::shared_address(&memory.again), score_of);
-          make_keys(l, low, high);
+          Logits copy;
+#pragma unroll
+          for (int n = 0; n < kEach * kSteps * S::kTiles * 4; n++)
+            copy[n / (kSteps * S::kTiles * 4)][n / (S::kTiles * 4) % kSteps][n / 4 % S::kTiles][n / 2 % 2][n % 2] =
+                x[n / (kSteps * S::kTiles * 4)][n / (S::kTiles * 4) % kSteps][n / 4 % S::kTiles][n / 2 % 2][n % 2];
+          const List copied = l;
+          rank_by_scores(memory, args, copied, low, high, copy);
         } else {
           for (int i = tid; i < kHeld; i += kThreads) {
             float sum = 0.0f;
