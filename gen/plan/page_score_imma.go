@@ -63,6 +63,9 @@ var immaShares = []struct {
 func immaChoices(s *specs.Spec) []immaChoice {
 	most := immaHeads(s)
 	var list []immaChoice
+	if s.Attention.Group() > 8 && s.Locks.Rank == 4 && most <= 2 && s.Cache.DType != "fp16" { // arithmetic bounds it: a third warp a scheduler fills waits
+		list = append(list, immaChoice{most, 12, 1, 3, 1, 1, 1, true, false, true, 3})
+	}
 	for _, c := range immaFirst {
 		c.heads = most
 		if most <= 4 { // many small tiles: one warp does not fill the ring fast enough
@@ -76,8 +79,12 @@ func immaChoices(s *specs.Spec) []immaChoice {
 	var byDistance [16][]immaChoice // from the default
 	for _, at := range immaShares {
 		for _, stages := range at.stages {
-			for bits := range 48 {
-				c := immaChoice{max(most/at.part, 1), at.warps, at.split, stages, at.blocks, 1, 1, bits&1 == 0, bits&2 != 0, true, 1 + bits/32}
+			ways := 48
+			if most <= 4 {
+				ways = 64 // three warps that fill
+			}
+			for bits := range ways {
+				c := immaChoice{max(most/at.part, 1), at.warps, at.split, stages, at.blocks, 1, 1, bits&1 == 0, bits&2 != 0, true, max(bits/16, 1)}
 				if bits&4 != 0 {
 					c.run = 4
 				}

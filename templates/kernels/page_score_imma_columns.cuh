@@ -7,6 +7,49 @@
 
 namespace kvloom {
 
+// X = V^T q times 2^-t, which brings it into the range of f16, and the codes of C times 2^t: f16 pairs 2^t and -1152 * 2^t. A column
+// of V has norm 1: |X| <= 16 * most for up to 256 dims, most the largest |q| in base-2 logits. 2^-t brings that to about 2^14.
+struct ColumnsRange {
+  float down;
+  uint32_t up, up_bias;
+  __device__ __forceinline__ void set(float most) {
+    const int exponent = static_cast<int>(__float_as_uint(most) >> 23 & 0xff) - 127 + 4;
+    const int t = min(max(exponent - 14, -14), 5);
+    down = __uint_as_float(static_cast<uint32_t>(127 - t) << 23);
+    const float f = __uint_as_float(static_cast<uint32_t>(127 + t) << 23);
+    up = f16x2_bits(f16x2_both(f)), up_bias = f16x2_bits(f16x2_both(-1152.f * f));
+  }
+  // Two of the biased bytes of a word as f16, times 2^t.
+  __device__ __forceinline__ uint32_t codes(uint32_t biased, uint32_t pick) const {
+    return f16x2_bits(__hfma2(f16x2(__byte_perm(biased, 0x64646464u, pick)), f16x2(up), f16x2(up_bias)));
+  }
+};
+
+// Scales of a lane's tokens in a block: of 16, scale[2 m + i] of the token in column 2p + i of n tile m, which is token 2 (2p + i) + m;
+// of 8 or 4, scale[i] of token 2p + i.
+template <class S>
+__device__ __forceinline__ void load_token_scales(const SharedBytes& page, int block, float (&scale)[4]) {
+  const int p = threadIdx.x % 4;
+  if constexpr (S::kTokenTiles == 2) {
+    const uint2 w = page.load8(S::Rec::kTokenScales + 32 * block + 8 * p);
+    scale[0] = low_bf16(w.x), scale[2] = high_bf16(w.x), scale[1] = low_bf16(w.y), scale[3] = high_bf16(w.y);
+  } else {
+    const uint32_t w = page.load4(S::Rec::kTokenScales + 4 * (p % (S::kPage / 2)));
+    scale[0] = low_bf16(w), scale[1] = high_bf16(w);
+  }
+}
+
+// Logits of a row without their tokens' scales, times those.
+template <class S>
+__device__ __forceinline__ TokenSums<S> scaled_sums(const float (&y)[S::kTokenTiles][4], int at, const float (&scale)[4]) {
+  float scaled[S::kTokenTiles][4];
+#pragma unroll
+  for (int m = 0; m < S::kTokenTiles; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) scaled[m][at + i] = y[m][at + i] * scale[2 * m + i];
+  return TokenSums<S>(scaled, at);
+}
+
 template <class S>
 struct ImmaColumns {
   static_assert(S::kGroup <= 4, "8 columns are 4 heads");
@@ -33,7 +76,7 @@ struct ImmaColumns {
   uint32_t third[S::kThird ? S::kWords : 1];  // third bytes in the columns of high ones, nothing in those of low ones
   int third_bias;
   float scale, x_scale;       // of head p: integer product to base-2 logit; the same for X
-  ImmaRange range;
+  ColumnsRange range;
 
   // Result i of this lane: query head of the group, page of the warp's. Of 4 pages two lanes have each result.
   static __device__ __forceinline__ bool owner() { return kPages == 8 || threadIdx.x % 4 < 2; }
@@ -89,46 +132,38 @@ struct ImmaColumns {
     constexpr int kTiles = S::kTokenTiles;
     const int n = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
     const int token = kTiles == 2 ? 16 * block + 2 * n : n % S::kPage;  // of tile 0
-    const int at = R::kC + token * R::kRankPad, scale_at = R::kTokenScales + 2 * token;
+    const int at = R::kC + token * R::kRankPad;
     if constexpr (S::kRank <= 2) {  // of pages 2p and 2p + 1
       const SharedBytes first{pages.base + 2 * p * S::kDistance}, second{pages.base + (2 * p + 1) * S::kDistance};
       constexpr bool kWord = kTiles * S::kRank == 4;
       const uint32_t w0 = (kWord ? first.load4(at) : first.load2(at)) ^ 0x80808080u;
       const uint32_t w1 = (kWord ? second.load4(at) : second.load2(at)) ^ 0x80808080u;
-      const uint32_t s0 = kTiles == 2 ? first.load4(scale_at) : first.load2(scale_at);
-      const uint32_t s1 = kTiles == 2 ? second.load4(scale_at) : second.load2(scale_at);
 #pragma unroll
-      for (int m = 0; m < kTiles; m++) {
-        const TokenUnits units = range.units(__byte_perm(s0, s1, m == 0 ? 0x5410 : 0x7632));
+      for (int m = 0; m < kTiles; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           const int byte = S::kRank == 2 ? 2 * m + i : m;
-          b[m][i] = scaled_codes(__byte_perm(w0, w1, byte | (4 + byte) << 4), 0x4140, units);
+          b[m][i] = range.codes(__byte_perm(w0, w1, byte | (4 + byte) << 4), 0x4140);
         }
-      }
+    } else if constexpr (S::kRank == 16) {
+#pragma unroll
+      for (int m = 0; m < kTiles; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) b[m][i] = range.codes(pages.load2(at + 16 * m + 8 * i + 2 * p) ^ 0x8080u, 0x4140);
     } else {
-      const SharedBytes page{pages.base + (S::kRank == 4 ? p : S::kRank == 8 ? p / 2 : 0) * S::kDistance};
-      const TokenUnits both = range.units(kTiles == 2 ? page.load4(scale_at) : page.load2(scale_at));
-      const TokenUnits units[2] = {{low_twice(both.scale), low_twice(both.bias)}, {high_twice(both.scale), high_twice(both.bias)}};
-      if constexpr (S::kRank == 16) {
+      constexpr int kWords = kTiles * R::kRankPad / 4;
+      const SharedBytes page{pages.base + (S::kRank == 4 ? p : p / 2) * S::kDistance};
+      uint32_t w[kWords];
+      load_words<kWords, alignment_of(4 * kWords)>(page, at, w);
 #pragma unroll
-        for (int m = 0; m < kTiles; m++)
+      for (int i = 0; i < kWords; i++) w[i] ^= 0x80808080u;
 #pragma unroll
-          for (int i = 0; i < 2; i++) b[m][i] = scaled_codes(page.load2(at + 16 * m + 8 * i + 2 * p) ^ 0x8080u, 0x4140, units[m]);
-      } else {
-        constexpr int kWords = kTiles * R::kRankPad / 4;
-        uint32_t w[kWords];
-        load_words<kWords, alignment_of(4 * kWords)>(page, at, w);
+      for (int m = 0; m < kTiles; m++)
 #pragma unroll
-        for (int i = 0; i < kWords; i++) w[i] ^= 0x80808080u;
-#pragma unroll
-        for (int m = 0; m < kTiles; m++)
-#pragma unroll
-          for (int i = 0; i < 2; i++)
-            // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
-            b[m][i] = S::kRank == 4 ? scaled_codes(w[m], i == 0 ? 0x4140 : 0x4342, units[m])
-                                    : scaled_codes(w[(2 * m + i) % kWords], p % 2 == 0 ? 0x4140 : 0x4342, units[m]);
-      }
+        for (int i = 0; i < 2; i++)
+          // Rank 4: ranks 0, 1 then 2, 3 of a token's word. Rank 8: ranks 2 (p % 2) and the next of its first word, then of the second.
+          b[m][i] = S::kRank == 4 ? range.codes(w[m], i == 0 ? 0x4140 : 0x4342)
+                                  : range.codes(w[(2 * m + i) % kWords], p % 2 == 0 ? 0x4140 : 0x4342);
     }
   }
 
@@ -146,14 +181,15 @@ struct ImmaColumns {
     float part[4] = {};
     float ones[2][4] = {};  // columns: pages of a second product
 
-    __device__ __forceinline__ void add(int group, const float (&y)[S::kTokenTiles][4]) {
+    __device__ __forceinline__ void add(int group, const float (&y)[S::kTokenTiles][4], const float (&scales)[kRowPages][4]) {
       const int lane = threadIdx.x % 32;
       if constexpr (S::kRank == 16) {  // rows (head, half) are the same: each takes one tile of tokens
         const bool second = lane / 4 % 2 != 0;
-        const float x0 = second ? y[S::kTokenTiles - 1][0] : y[0][0], x1 = second ? y[S::kTokenTiles - 1][1] : y[0][1];
+        const float x0 = second ? y[S::kTokenTiles - 1][0] * scales[0][2] : y[0][0] * scales[0][0];
+        const float x1 = second ? y[S::kTokenTiles - 1][1] * scales[0][3] : y[0][1] * scales[0][1];
         mma_row_sums_tf32(ones[group % 2], exp2_approx(x0), 0.f, exp2_approx(x1), 0.f, lane / 4 == group ? 1.f : 0.f);
       } else if constexpr (kRowPages == 2) {  // row g is page 4 group + 2 half, row g + 8 the next
-        const TokenSums<S> e0(y, 0), e1(y, 2);
+        const TokenSums<S> e0 = scaled_sums<S>(y, 0, scales[0]), e1 = scaled_sums<S>(y, 2, scales[kRowPages - 1]);
         if constexpr (S::kOnes) {
           const float on = lane / 16 % kGroups == group ? 1.f : 0.f;
           mma_row_sums_tf32(ones[0], e0.a0, e1.a0, e0.a1, e1.a1, on);
@@ -162,7 +198,7 @@ struct ImmaColumns {
           part[2 * group] += e0.sum(), part[2 * group + 1] += e1.sum();
         }
       } else {
-        const TokenSums<S> e(y, 0);
+        const TokenSums<S> e = scaled_sums<S>(y, 0, scales[0]);
         if constexpr (S::kOnes)  // rows g + 8 take half of the tokens
           mma_row_sums_tf32(ones[group % 2], e.a0, e.b0, e.a1, e.b1, lane / 8 % kGroups == group ? 1.f : 0.f);
         else
@@ -187,7 +223,7 @@ struct ImmaColumns {
 
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
-    const int lane = threadIdx.x % 32, g = lane / 4;
+    const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
     int mean[2][4] = {}, mean_third[4] = {};  // two short chains
     float mu_scale;
     {
@@ -281,7 +317,16 @@ struct ImmaColumns {
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
-          for (int v = 0; v < kVariants; v++) sums.add((first + t) * kVariants + v, y[t][v]);
+          for (int v = 0; v < kVariants; v++) {
+            const int group = (first + t) * kVariants + v;
+            float scales[kRowPages][4];
+#pragma unroll
+            for (int i = 0; i < kRowPages; i++) {
+              const int page = S::kRank <= 4 ? 4 * group + 2 * half + i : S::kRank == 8 ? 2 * group + half : group;
+              load_token_scales<S>(SharedBytes{pages.base + page * S::kDistance}, block, scales[i]);
+            }
+            sums.add(group, y[t][v], scales);
+          }
       }
     }
     sum[0] = sums.get();

@@ -17,12 +17,6 @@ struct ImmaOrder {
   static __device__ __forceinline__ constexpr int dim(int k, int i) { return k % kPart * 4 * kStride + i * kStride + k / kPart; }
 };
 
-__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
 // The larger of both unsigned halves of two words.
 __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
   uint32_t d;
@@ -96,39 +90,6 @@ struct ImmaQuarter {
 constexpr float kThirdUnit = 1.f / 128;
 
 __device__ __forceinline__ int sum_bytes(uint32_t bytes, int sum) { return __dp4a(static_cast<int>(bytes), 0x01010101, sum); }
-
-// Scales of two tokens, or of one token of two pages, as f16 times 2^t, and -1152 times as much: what takes the bias of their codes off.
-struct TokenUnits {
-  uint32_t scale, bias;
-};
-
-__device__ __forceinline__ uint32_t low_twice(uint32_t w) { return f16x2_bits(__low2half2(f16x2(w))); }
-__device__ __forceinline__ uint32_t high_twice(uint32_t w) { return f16x2_bits(__high2half2(f16x2(w))); }
-
-// X = V^T q times 2^-t and codes of C times their token's scale and 2^t, as f16. A column of V has norm 1: |X| <= 16 * most for up to 256
-// dims, most the largest |q| in base-2 logits; 2^-t brings that to 4 at most. Scales have 4 significant bits (specs.Record), so their
-// products with codes are exact; those of 56.9 and more are infinite or leave NaN, and what f16 rounds of the smallest is 2^-18 of X.
-struct ImmaRange {
-  float down;
-  uint32_t up;  // bf16 pair
-  __device__ __forceinline__ void set(float most) {
-    const int exponent = static_cast<int>(__float_as_uint(most) >> 23 & 0xff) - 127 + 4;
-    const int t = min(max(exponent - 1, -110), 110);
-    down = __uint_as_float(static_cast<uint32_t>(127 - t) << 23);
-    up = static_cast<uint32_t>(127 + t) << 7, up |= up << 16;
-  }
-  // Of a word of two scales.
-  __device__ __forceinline__ TokenUnits units(uint32_t scales) const {
-    const uint32_t w = multiply_bf16x2(scales, up);
-    const __half2 h = __floats2half2_rn(low_bf16(w), high_bf16(w));
-    return {f16x2_bits(h), f16x2_bits(__hmul2(h, f16x2_both(-1152.f)))};
-  }
-};
-
-// Two of the biased bytes of a word, each under its half of the units.
-__device__ __forceinline__ uint32_t scaled_codes(uint32_t biased, uint32_t pick, TokenUnits of) {
-  return f16x2_bits(__hfma2(f16x2(__byte_perm(biased, 0x64646464u, pick)), f16x2(of.scale), f16x2(of.bias)));
-}
 
 __device__ __forceinline__ float shared_bf16(const SharedBytes& bytes, int at) {
   return __uint_as_float(static_cast<uint32_t>(bytes.load2(at)) << 16);
