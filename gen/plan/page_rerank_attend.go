@@ -21,7 +21,7 @@ func (x rerankAttendShape) rerank() rerankClusterShape {
 
 // rerankAttendShapes, the default first: of lists whose clusters of 8 run at once and those of 16 do not.
 var rerankAttendShapes = []rerankAttendShape{
-	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0}, {4, 8, 4, 2},
+	{8, 8, 1, 0}, {16, 8, 1, 0}, {8, 16, 2, 0}, {4, 8, 3, 2}, {8, 8, 2, 2}, {4, 16, 2, 0},
 }
 
 func planPageRerankAttend(s *specs.Spec, t Target) FamilyPlan {
