@@ -18,8 +18,8 @@ func TestLab(t *testing.T) {
 	if err := json.Unmarshal([]byte(command(t, "lab", sweep, "--seeds", "3", "--picture", dir, "--json")), &rows); err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) != 3*5 || rows[0].Strategy != "default" || rows[0].Family != "page_score" || rows[0].Workload != "1024x1" || rows[1].Fraction != 0.1 {
-		t.Errorf("%d rows, the first %+v; want 5 strategies at 3 fractions", len(rows), rows[0])
+	if len(rows) != 3*6 || rows[0].Strategy != "default" || rows[0].Family != "page_score" || rows[0].Workload != "1024x1" || rows[1].Fraction != 0.1 {
+		t.Errorf("%d rows, the first %+v; want 6 strategies at 3 fractions", len(rows), rows[0])
 	}
 	if _, err := os.Stat(filepath.Join(dir, "s-1024x1.svg")); err != nil {
 		t.Error(err)

@@ -103,8 +103,11 @@ func (j *summaryJudge) records(c *reference.Cache, got map[reference.RecordKey][
 			j.span.Fail("launch %d, block %d, head %d: %v", launch, key.Block, key.Head, err)
 			continue
 		}
-		at := j.place[key.Block]
-		j.record(c.GroupKeys(at[0], at[1], key.Head, c.SummaryTokens()), codes, got[key], key, i%every == 0)
+		keys := c.DecodeKeys(key.Block, key.Head) // a quantised page's as they lie in memory, not as attention will read them
+		if at := j.place[key.Block]; c.SummaryTokens() > c.PageSize {
+			keys = c.GroupKeys(at[0], at[1], key.Head, c.SummaryTokens())
+		}
+		j.record(keys, codes, got[key], key, i%every == 0)
 	}
 }
 
