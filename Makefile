@@ -7,7 +7,7 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=auto -ldflags=-
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 TOOLCHAIN := .kvloom/toolchain/.stamp
-TESTFLAGS ?=
+TESTFLAGS ?= -timeout 14m
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help

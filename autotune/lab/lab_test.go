@@ -164,7 +164,7 @@ func TestPicture(t *testing.T) {
 const sweepNoise = 0.005
 
 // The bar, on every sweep of the tree: after a tenth of the space the default strategy, cold, is within 3 % of the best at the median and
-// 7 % at the 90th percentile, better than random search where that is not at the best already, and no worse than random search that is given
+// 7 % at the 90th percentile; at one of the two better than random search and at the other no worse; and no worse than random search that is given
 // the default, which may be the best, beyond what two windows of one kernel differ by.
 func TestSweeps(t *testing.T) {
 	paths, err := filepath.Glob("sweeps/*.json")
@@ -201,7 +201,9 @@ func TestSweeps(t *testing.T) {
 				if d.RegretMedian > r.RegretMedian+sweepNoise || d.RegretP90 > r.RegretP90+sweepNoise {
 					t.Errorf("random search from the default is better: %.4f, %.4f against %.4f, %.4f", r.RegretMedian, r.RegretP90, d.RegretMedian, d.RegretP90)
 				}
-				if d.RegretMedian > 0 && d.RegretMedian >= u.RegretMedian || d.RegretP90 > 0 && d.RegretP90 >= u.RegretP90 {
+				worse := d.RegretMedian > u.RegretMedian || d.RegretP90 > u.RegretP90
+				better := d.RegretMedian < u.RegretMedian || d.RegretP90 < u.RegretP90 || d.RegretP90 == 0
+				if worse || !better {
 					t.Errorf("random search is as good: %.4f, %.4f against %.4f, %.4f", u.RegretMedian, u.RegretP90, d.RegretMedian, d.RegretP90)
 				}
 			})
