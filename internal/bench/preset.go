@@ -132,6 +132,12 @@ func barJobs() (jobs []Job, err error) {
 			drop := func(j *Job) {
 				j.Contiguous, j.Spec.DropKV.Precision, j.Spec.DropKV.Budget = contiguous, precision, specs.Budget{Ratio: 0.05}
 			}
+			if precision == "fast" && contiguous {
+				add(llama, k128, 1, []string{string(plan.DropAllot), DropChain}, func(j *Job) {
+					drop(j)
+					j.Spec.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2}
+				})
+			}
 			add(llama, k128, 1, []string{dropped, DropObserveScore, DropChain}, drop)
 			if contiguous {
 				add(llama, 32<<10, 1, []string{DropObserveScore}, drop)
@@ -140,11 +146,6 @@ func barJobs() (jobs []Job, err error) {
 			}
 			if precision == "exact" { // compaction reads no scores
 				add(llama, k128, 1, []string{compact}, drop)
-			} else if contiguous {
-				add(llama, k128, 1, []string{string(plan.DropAllot), DropChain}, func(j *Job) {
-					drop(j)
-					j.Spec.DropKV.HeadBudgets = specs.HeadBudgets{Kind: "adaptive", Floor: 0.2}
-				})
 			}
 		}
 	}
