@@ -51,6 +51,7 @@ type list struct {
 	work       measure.Work
 	workload   specs.Workload
 	candidates []plan.Candidate
+	planned    []int // the candidates in the plan's order for this workload, the default first
 	space      *search.Space
 	run        search.Run
 	trials     []store.Trial // told so far, this run's and earlier ones
@@ -59,13 +60,14 @@ type list struct {
 	measured   int           // in this run
 	waiting    int           // asked for and not told
 	dealt      bool
+	begun      bool // what comes first in its space was asked for
 	exhausted  bool
 	incumbents []int // candidates that an earlier tuning chose
 }
 
 func (l *list) point() string { return pointName(l.work, l.workload) }
 
-// schedule deals trials of all lists: the default of each first, then whatever promises most.
+// schedule deals trials of all lists: the default of each first, then the few that should be best of each, then whatever promises most.
 type schedule struct {
 	lists     []*list
 	options   Options
@@ -87,7 +89,8 @@ func newSchedule(t *Tuner, dev device.Info, env string, known, relatives []store
 				continue
 			}
 			l := &list{work: work, workload: w, candidates: t.Plan.Of(work.Family()).Candidates}
-			l.space = SpaceOf(t.Plan, work, w, dev, slices.Concat(known, relatives), env)
+			l.planned = t.Plan.OrderAt(string(work), work.Family(), w)
+			l.space = spaceOf(t.Plan, work, w, dev, slices.Concat(known, relatives), env, l.planned)
 			l.incumbents = incumbentsOf(t, work, w)
 			l.space.Start = startWith(l.space.Start, l.incumbents)
 			l.run = t.Options.strategy().Start(l.space, t.Options.Seed)
@@ -150,6 +153,16 @@ func (s *schedule) next() []job {
 		l.dealt = true
 		if jobs := s.ask(l, 1); len(jobs) > 0 {
 			return jobs
+		}
+	}
+	if _, whole := s.options.strategy().(search.Whole); !whole {
+		for _, l := range s.lists { // then what the plan and the estimate put first
+			if n := len(l.space.Start) - len(l.trials) - l.waiting; !l.begun && n > 0 {
+				l.begun = true
+				if jobs := s.ask(l, n); len(jobs) > 0 {
+					return jobs
+				}
+			}
 		}
 	}
 	for {
@@ -261,5 +274,5 @@ func (s *schedule) learn(l *list, p *plan.Plan, dev device.Info) {
 			trials = append(trials, other.trials...)
 		}
 	}
-	copy(l.space.Prior, SpaceOf(p, l.work, l.workload, dev, trials, s.env).Prior)
+	copy(l.space.Prior, spaceOf(p, l.work, l.workload, dev, trials, s.env, l.planned).Prior)
 }

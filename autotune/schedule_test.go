@@ -67,7 +67,7 @@ func wide(t *testing.T) (*plan.Plan, *specs.Spec) {
 	return p, spec
 }
 
-// The default of everything comes first; then the time goes to the work that a decode step spends most on, as long as it promises as
+// The default of everything comes first, then the few that should be best of each; then the time goes to the work that a decode step spends most on, as long as it promises as
 // much; evaluations end a search.
 func TestScheduleFollowsTheGain(t *testing.T) {
 	p, spec := wide(t)
@@ -105,7 +105,7 @@ func TestScheduleFollowsTheGain(t *testing.T) {
 	if fmt.Sprint(first) != fmt.Sprint(want) {
 		t.Errorf("first %v, want the default of everything: %v", first, want)
 	}
-	if early["page_score"] < 2*early["page_select"] {
+	if 2*early["page_score"] < 3*early["page_select"] { // a dozen of each are the first of their spaces
 		t.Errorf("after 60 trials: %v; page_score takes 20 times as long and should have had most of them", early)
 	}
 	if counts["page_score"] != 120 || counts["page_select"] != 120 {

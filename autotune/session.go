@@ -213,7 +213,7 @@ func (s *session) trial(ctx context.Context, j job) (store.Trial, error) {
 	c := j.candidate()
 	t := store.Trial{
 		Run: s.run, Environment: s.env.ID(), Spec: s.Spec.Name, Family: string(j.list.work), Candidate: c,
-		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: s.Options.L2(), Default: j.index == s.Plan.Of(j.list.work.Family()).DefaultFor(string(j.list.work)),
+		Context: j.list.workload.Context, Batch: j.list.workload.Batch, SourceHash: src.Hash, L2: s.Options.L2(), Default: j.index == j.list.planned[0],
 		SharedBytes: c.Geometry.DynamicShared, Started: time.Now().UTC(),
 	}
 	m, err := s.compiled.Get(ctx, src)

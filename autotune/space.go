@@ -29,7 +29,16 @@ const analyticBest = 3
 // SpaceOf is a work's candidates as a strategy sees them for a workload: what to measure first, and a guess of every time from the
 // estimate and from trials of other workloads, or of this one in another environment than env; of each candidate the nearest counts.
 func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info, trials []store.Trial, env string) *search.Space {
+	return spaceOf(p, work, w, dev, trials, env, p.OrderAt(string(work), work.Family(), w))
+}
+
+// spaceOf is SpaceOf with the workload's order of the plan's candidates, which takes longer to find than the rest.
+func spaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info, trials []store.Trial, env string, planned []int) *search.Space {
 	fp := p.Of(work.Family())
+	places := make([]int, len(planned))
+	for at, i := range planned {
+		places[i] = at
+	}
 	s := &search.Space{Prior: make([]float64, len(fp.Candidates))}
 	estimates := make([]float64, len(fp.Candidates))
 	order := make([]int, len(fp.Candidates))
@@ -39,12 +48,12 @@ func SpaceOf(p *plan.Plan, work measure.Work, w specs.Workload, dev device.Info,
 			point.Params = append(point.Params, search.Param(q))
 		}
 		s.Points = append(s.Points, point)
-		estimates[i] = estimateShare*math.Log(Estimate(c, CostOf(p, work, w), problemOf(p.Spec, w, dev.SMs), dev)) + float64(i)/float64(len(fp.Candidates))
+		estimates[i] = estimateShare*math.Log(Estimate(c, CostOf(p, work, w), problemOf(p.Spec, w, dev.SMs), dev)) + float64(places[i])/float64(len(fp.Candidates))
 		order[i] = i
 	}
 	copy(s.Prior, blend(estimates, transferred(fp, work, w, trials, env)))
 	if len(order) > 0 {
-		s.Start = append(s.Start, fp.DefaultFor(string(work)))
+		s.Start = append(s.Start, planned[0])
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.Prior[a], s.Prior[b]) })
 	for _, i := range order[:min(analyticBest, len(order))] {

@@ -135,7 +135,7 @@ def faults(out):
     made = "Alone on the GPU:\n\n| planted kernel | outcome | seconds |\n|---|---|---|\n"
     for outcome, name, seconds in tests:
         if name.startswith("TestPlantedOnTheGPU/"):
-            made += f"| {name.split('/')[1].replace('_', ' ')} | {'as its class' if outcome == 'PASS' else 'not as its class'} | {seconds} |\n"
+            made += f"| {name.split('/')[1].replace('#01', ', after all of them').replace('_', ' ')} | {'as its class' if outcome == 'PASS' else 'not as its class'} | {seconds} |\n"
     if m := re.search(r"300 trials, 30 planted: map\[([^\]]*)\]", text):
         ended = dict((name, outcome) for outcome, name, _ in tests).get("TestThirtyFaultsOnTheGPU")
         made += "\n" + paragraph(f"30 of them among 300 trials of one run: {m[1].replace(' ', ', ').replace(':', ' ')}; " +

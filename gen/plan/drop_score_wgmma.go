@@ -14,7 +14,7 @@ type dropWgmmaShape struct {
 }
 
 var dropWgmmaShapes = []dropWgmmaShape{
-	{1, 2, 3}, {3, 1, 3}, {2, 1, 5}, {1, 2, 4}, {2, 1, 4}, {1, 3, 2}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
+	{1, 2, 3}, {1, 3, 2}, {3, 1, 3}, {2, 1, 5}, {1, 2, 4}, {2, 1, 4}, {2, 1, 3}, {2, 1, 2}, {1, 2, 2}, {1, 1, 5},
 }
 
 // dropWgmmaProduct is the most rows of the window in one product.
@@ -58,8 +58,8 @@ func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 		return
 	}
 	shapes := slices.Clone(dropWgmmaShapes)
-	if s.DropKV.Precision == "fast" {
-		shapes[0], shapes[1] = shapes[1], shapes[0]
+	if s.DropKV.Precision == "fast" { // three groups have fewer parts of outputs to hold
+		shapes = slices.Concat(shapes[2:3], shapes[:2], shapes[3:])
 	}
 	for _, shape := range shapes {
 		c := dropScoreWgmmaCandidate(s, t, shape)

@@ -227,6 +227,36 @@ func (fp FamilyPlan) DefaultFor(work string) int {
 	return 0
 }
 
+// OrderAt returns the candidates of a work as a plan for one workload alone orders them, its default first; those that it has not come last.
+// What is best for the spec as a whole may not be for each of its workloads: many lists want other clusters than few.
+func (p *Plan) OrderAt(work string, f Family, w specs.Workload) []int {
+	alone := *p.Spec
+	alone.Workloads = []specs.Workload{w}
+	fp, own := p.Of(f), ForFamily(f, &alone, p.Target)
+	order := make([]int, 0, len(fp.Candidates))
+	at := map[string]int{}
+	for i, c := range fp.Candidates {
+		at[c.ID()] = i
+	}
+	add := func(i int) {
+		if !slices.Contains(order, i) {
+			order = append(order, i)
+		}
+	}
+	if len(own.Candidates) > 0 {
+		first := own.DefaultFor(work)
+		for _, c := range slices.Concat(own.Candidates[first:first+1], own.Candidates) {
+			if i, ok := at[c.ID()]; ok {
+				add(i)
+			}
+		}
+	}
+	for i := range fp.Candidates {
+		add(i)
+	}
+	return order
+}
+
 // DefaultOf returns the first candidate of a form.
 func (fp FamilyPlan) DefaultOf(form Form) (Candidate, bool) {
 	for _, c := range fp.Candidates {
