@@ -19,7 +19,7 @@ func TestRerankJudge(t *testing.T) {
 	}
 	p.squeeze()
 	r := &rerankRun{DeviceProblem: &DeviceProblem{Problem: p}, summaries: p.Cache.Build(p.Shape)}
-	r.args.CandidateSlots = int32(p.Budget.Candidates(2))
+	r.budget = p.proposals()
 	est := r.propose()
 	rows := est.Score[0][:3]
 	exact := p.Cache.ExactScores
