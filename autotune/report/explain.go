@@ -124,6 +124,8 @@ func why(c autotune.Choice, trials []store.Trial) string {
 		by = fmt.Sprintf("%d rounds of measuring them in turn do not tell them apart, or by less than %g %%", len(c.Best.Windows), 100*measure.TieShare)
 	}
 	switch {
+	case c.Tied == 1 && len(c.Best.Windows) > 0:
+		return s + fmt.Sprintf("; of those that led, measured again in %d rounds side by side, this one is the fastest, and no other is within noise of it", len(c.Best.Windows))
 	case c.Tied == 1:
 		return s + "; this one is the fastest, and no other is within noise of it"
 	case c.Best.Default:
@@ -148,6 +150,8 @@ func runnersUp(c autotune.Choice, trials []store.Trial) (list []RunnerUp) {
 			} else if pair.Ratio < 1 {
 				r.Verdict = "faster, within the tie of the fastest"
 			}
+		case len(c.Best.Windows) > 0: // its one window was at another time, with other buffers: it may even be shorter
+			r.Verdict = "measured apart"
 		case t.LoUS <= c.Best.HiUS:
 			r.Verdict = "overlaps"
 		}
