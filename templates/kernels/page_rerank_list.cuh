@@ -361,8 +361,8 @@ struct ListRerank {
         return;
       }
       const T* row = all_keys + lane / 4 * cache.k_token_stride + id * cache.k_block_stride + n % kSteps * 16 * cache.k_token_stride;
-      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row), step.rows[0]);
-      load_row<HEAD_DIM>(reinterpret_cast<const uint8_t*>(row + 8 * cache.k_token_stride), step.rows[1]);
+      load_row<HEAD_DIM>(GlobalBytes{reinterpret_cast<const uint8_t*>(row)}, step.rows[0]);
+      load_row<HEAD_DIM>(GlobalBytes{reinterpret_cast<const uint8_t*>(row + 8 * cache.k_token_stride)}, step.rows[1]);
     };
     [[maybe_unused]] Step step[2];
     if constexpr (kKeysInRing) {

@@ -17,10 +17,10 @@ struct RowQuery {
   uint32_t b[TILES][kWords];               // word w is b[w % 2] of k step w / 2
 };
 
-// A lane's part of a row of DIMS 16-bit elements: 4 words of every 32 dims, 2 of a last 16. Rows are 16-byte aligned.
-template <int DIMS>
-__device__ __forceinline__ void load_row(const uint8_t* row, uint32_t (&w)[DIMS / 8]) {
-  const GlobalBytes bytes{row};
+// A lane's part of a row of DIMS 16-bit elements in global or shared memory: 4 words of every 32 dims, 2 of a last 16. Rows are 16-byte
+// aligned.
+template <int DIMS, class Bytes>
+__device__ __forceinline__ void load_row(const Bytes& bytes, uint32_t (&w)[DIMS / 8]) {
   const int p = threadIdx.x % 4;
 #pragma unroll
   for (int block = 0; block < DIMS / 32; block++) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_rows(const PageScoreArgs& args, int request
   for (int tile = 0; tile < S::kTiles; tile++) {
     const uint8_t* row = query_row<S>(args, request, kv_head, pass, tile);
     zero_row(query.b[tile]);
-    if (row != nullptr) load_row<S::kHeadDim>(row, query.b[tile]);
+    if (row != nullptr) load_row<S::kHeadDim>(GlobalBytes{row}, query.b[tile]);
   }
 }
 
@@ -102,9 +102,9 @@ struct ExactStep {
       const int id = __shfl_sync(0xffffffffu, block, token / S::kPage);
       zero_row(rows[i]);
       if (id >= 0)
-        load_row<S::kHeadDim>(reinterpret_cast<const uint8_t*>(static_cast<const T*>(args.cache.k) + id * args.cache.k_block_stride +
-                                                               token % S::kPage * args.cache.k_token_stride +
-                                                               kv_head * args.cache.k_head_stride),
+        load_row<S::kHeadDim>(GlobalBytes{reinterpret_cast<const uint8_t*>(static_cast<const T*>(args.cache.k) + id * args.cache.k_block_stride +
+                                                                           token % S::kPage * args.cache.k_token_stride +
+                                                                           kv_head * args.cache.k_head_stride)},
                               rows[i]);
     }
   }

@@ -68,21 +68,6 @@ struct ExactRing {
   }
 };
 
-// This lane's part of a row in shared memory, as load_row has it. Rows begin at the same bank, so that two lanes of eight meet.
-template <int DIMS>
-__device__ __forceinline__ void load_shared_row(const SharedBytes& row, uint32_t (&w)[DIMS / 8]) {
-  const int p = threadIdx.x % 4;
-#pragma unroll
-  for (int block = 0; block < DIMS / 32; block++) {
-    const uint4 v = row.load16(block * 64 + p * 16);
-    w[4 * block] = v.x, w[4 * block + 1] = v.y, w[4 * block + 2] = v.z, w[4 * block + 3] = v.w;
-  }
-  if constexpr (DIMS % 32 != 0) {
-    const uint2 v = row.load8(DIMS / 32 * 64 + p * 8);
-    w[DIMS / 8 - 2] = v.x, w[DIMS / 8 - 1] = v.y;
-  }
-}
-
 // Grid: x blocks of WARPS warps, any number. Dynamic shared memory: WARPS * STAGES * 32 * HEAD_DIM bytes.
 template <typename T, int HEAD_DIM, int PAGE, int GROUP, bool SOFTCAP, int WARPS, int STAGES>
 __device__ __forceinline__ void page_score_exact_bulk(const PageScoreArgs& args) {
@@ -135,8 +120,8 @@ __device__ __forceinline__ void page_score_exact_bulk(const PageScoreArgs& args)
       for (int i = 0; i < 2; i++) {
         const int row = g + 8 * i;
         zero_row(step.rows[i]);
-        if (mapped >> (s * 16 + row) / PAGE & 1)
-          load_shared_row<HEAD_DIM>(SharedBytes{ring.ring + stage * Ring::kBytes + row * Ring::kRowBytes}, step.rows[i]);
+        if (mapped >> (s * 16 + row) / PAGE & 1)  // rows begin at the same bank, so that two lanes of eight meet
+          load_row<HEAD_DIM>(SharedBytes{ring.ring + stage * Ring::kBytes + row * Ring::kRowBytes}, step.rows[i]);
       }
       __syncwarp();  // every lane has read the stage that the next copies overwrite
       ring.issue();

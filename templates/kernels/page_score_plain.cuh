@@ -53,7 +53,7 @@ struct Quest : ScoreShape<T, HEAD_DIM, PAGE, 1, 16, GROUP, SOFTCAP> {
   __device__ static __forceinline__ void dots(const PageScoreArgs& args, const GlobalBytes (&page)[2], const Query& query, float (&acc)[4]) {
     uint32_t rows[2][2 * HEAD_DIM / 8];
 #pragma unroll
-    for (int i = 0; i < 2; i++) load_row<2 * HEAD_DIM>(page[i].base, rows[i]);
+    for (int i = 0; i < 2; i++) load_row<2 * HEAD_DIM>(page[i], rows[i]);
     float sum[1][4] = {{0.f, 0.f, 0.f, 0.f}};
     multiply_rows<T, 2 * HEAD_DIM, 1>(rows[0], rows[1], query, sum);
 #pragma unroll
