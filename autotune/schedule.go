@@ -155,7 +155,7 @@ func (s *schedule) next() []job {
 			return jobs
 		}
 	}
-	if _, whole := s.options.strategy().(search.Whole); !whole {
+	if !s.whole() {
 		for _, l := range s.lists { // then what the plan and the estimate put first
 			if n := len(l.space.Start) - len(l.trials) - l.waiting; !l.begun && n > 0 {
 				l.begun = true
@@ -175,6 +175,12 @@ func (s *schedule) next() []job {
 		}
 		l.exhausted = true
 	}
+}
+
+// whole says that every candidate is to be measured, in no particular order.
+func (s *schedule) whole() bool {
+	_, whole := s.options.strategy().(search.Whole)
+	return whole
 }
 
 func (s *schedule) ask(l *list, n int) (jobs []job) {
@@ -209,7 +215,7 @@ const (
 // worthiest is the list whose next trial is expected to take most off a decode step, a second of measuring: the expected share of its
 // best time, weighed by what the work is of its workload's step. Lists with trials under way wait for them as long as others do not.
 func (s *schedule) worthiest() *list {
-	if _, whole := s.options.strategy().(search.Whole); whole { // one after the other, so that a run that is cut off has whole ones
+	if s.whole() { // one after the other, so that a run that is cut off has whole ones
 		if i := slices.IndexFunc(s.lists, func(l *list) bool { return !l.exhausted }); i >= 0 {
 			return s.lists[i]
 		}

@@ -66,9 +66,7 @@ func NewRig(dev device.Device, s *specs.Spec, w specs.Workload) (*Rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := s.Cache.PageSize
-	maxPages := int64((w.Context + page - 1) / page)
-	maxPages = (maxPages + int64(s.SummaryPages()) - 1) / int64(s.SummaryPages()) * int64(s.SummaryPages())
+	maxPages := int64(s.Groups(w.Context) * s.SummaryPages()) // rows of the table are whole groups
 	lists := int64(s.Attention.KVHeads)
 	if s.Locks.Combine == "per_head" {
 		lists = int64(s.Attention.QueryHeads)

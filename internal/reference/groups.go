@@ -1,6 +1,9 @@
 package reference
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Groups of neighbouring pages share a summary where SummaryPages is above 1. Scores and proposals are then of groups. A group's record
 // belongs to the block of its last page: requests that share that block share a prefix, so all of the group.
@@ -38,6 +41,24 @@ func (c *Cache) GroupKeys(request, group, head, tokens int) []float64 {
 		tokens -= n
 	}
 	return keys
+}
+
+// RerankValues puts exact scores of the pages of proposed groups in the place of the groups' estimates [head][group]: those pages, of a request
+// of so many, and the combined value of each.
+func (c *Cache) RerankValues(rule Combine, proposed []int32, pages int, estimates [][]float64, exact func(head int, page int32) float64) (candidates []int32, values []float64) {
+	candidates = c.GroupPages(proposed, pages)
+	mixed := make([][]float64, len(estimates))
+	for h, row := range estimates {
+		for _, page := range candidates {
+			mixed[h] = append(mixed[h], exact(h, page))
+		}
+		for group, estimate := range row {
+			if _, ok := slices.BinarySearch(proposed, int32(group)); !ok {
+				mixed[h] = append(mixed[h], estimate)
+			}
+		}
+	}
+	return candidates, rule.Values(mixed)[:len(candidates)]
 }
 
 // GroupPages are the pages of groups of a request of so many pages.

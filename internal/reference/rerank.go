@@ -60,19 +60,9 @@ func (b Budget) RerankGroups(rule Combine, estimate, exact [][]float64, factor f
 		}
 	}
 	proposed := Budget{s.ProposalsFor(b.Slots), s.SinkGroups(), s.RecentGroups()}.Choose(rule.Values(groups))
-	candidates := (&Cache{SummaryPages: pages}).GroupPages(proposed, len(estimate[0]))
-	mixed := make([][]float64, len(estimate))
-	for g := range estimate {
-		for _, page := range candidates {
-			mixed[g] = append(mixed[g], exact[g][page])
-		}
-		for group, s := range groups[g] {
-			if _, ok := slices.BinarySearch(proposed, int32(group)); !ok {
-				mixed[g] = append(mixed[g], s)
-			}
-		}
-	}
-	chosen := b.Choose(rule.Values(mixed)[:len(candidates)])
+	candidates, values := (&Cache{SummaryPages: pages}).RerankValues(rule, proposed, len(estimate[0]), groups,
+		func(g int, page int32) float64 { return exact[g][page] })
+	chosen := b.Choose(values)
 	for i, at := range chosen {
 		chosen[i] = candidates[at]
 	}

@@ -95,17 +95,8 @@ func (r *chainRun) enqueueRerank(s device.Stream, cache kernel.KVCache, attend *
 // judgeReranked checks one list end to end: every chosen page must be a possible candidate by float64's estimates, within the bound of
 // the plain chain, and of the pages that are candidates beyond doubt none may be left out that exact scores put above a chosen one.
 func (r *chainRun) judgeReranked(at, b, list int, estimates [][]float64, chosen []int32) {
-	first, bound := list*len(estimates), 0.0
 	proposed := r.rerank.budget.Choose(r.Rule.Values(estimates))
-	candidates, of := r.rerankValues(b, proposed, estimates, func(g int, page int32) float64 {
-		keys := r.Cache.Keys(b, int(page), (first+g)/r.Group, r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b])))
-		exact := reference.PageLSE(r.Problem.Q.Of(b, first+g), keys, r.Logits)
-		if x := math.Abs(exact); !math.IsInf(x, 0) {
-			bound = max(bound, x)
-		}
-		return exact
-	})
-	bound = 4 * ScoreBound(bound)
+	candidates, of, bound := r.rerankValues(b, list*len(estimates), proposed, estimates)
 	place := map[int32]int{}
 	for i, page := range candidates {
 		place[page] = i

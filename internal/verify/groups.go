@@ -1,7 +1,7 @@
 package verify
 
 import (
-	"slices"
+	"math"
 
 	"github.com/kvloom/kvloom/internal/reference"
 )
@@ -22,20 +22,16 @@ func (p *Problem) proposals() reference.Budget {
 	return reference.Budget{Slots: p.Spec.ProposalsFor(p.Slots), SinkPages: p.Spec.SinkGroups(), RecentPages: p.Spec.RecentGroups()}
 }
 
-// rerankValues combines exact scores of the pages of proposed groups with the estimates [head][group] of the others: the pages, and the
-// value of each.
-func (p *Problem) rerankValues(request int, proposed []int32, estimates [][]float64, exact func(head int, page int32) float64) (pages []int32, values []float64) {
-	pages = p.Cache.GroupPages(proposed, p.Pages(request))
-	mixed := make([][]float64, len(estimates))
-	for g, row := range estimates {
-		for _, page := range pages {
-			mixed[g] = append(mixed[g], exact(g, page))
+// rerankValues scores the pages of proposed groups exactly for the query heads from firstHead on, whose estimates are [head][group]: the pages,
+// the value of each, and how far apart two of those may be for scores within their bounds.
+func (p *Problem) rerankValues(request, firstHead int, proposed []int32, estimates [][]float64) (pages []int32, values []float64, bound float64) {
+	pages, values = p.Cache.RerankValues(p.Rule, proposed, p.Pages(request), estimates, func(g int, page int32) float64 {
+		tokens := p.Cache.TokensIn(int(page), int(p.Cache.SeqLens[request]))
+		exact := reference.PageLSE(p.Q.Of(request, firstHead+g), p.Cache.Keys(request, int(page), (firstHead+g)/p.Group, tokens), p.Logits)
+		if x := math.Abs(exact); !math.IsInf(x, 0) {
+			bound = max(bound, x)
 		}
-		for group, estimate := range row {
-			if _, ok := slices.BinarySearch(proposed, int32(group)); !ok {
-				mixed[g] = append(mixed[g], estimate)
-			}
-		}
-	}
-	return pages, p.Rule.Values(mixed)[:len(pages)]
+		return exact
+	})
+	return pages, values, 4 * ScoreBound(bound)
 }

@@ -256,17 +256,7 @@ func (r *rerankRun) compare(t *Tally, at int, est reference.Scores, pages, count
 
 // judge checks one list against the exact scores inside the shares: on the candidates alone, with the unit of all pages.
 func (r *rerankRun) judge(t *Tally, where string, b int, est [][]float64, firstHead int, proposed, got []int32) {
-	bound := 0.0
-	candidates, of := r.rerankValues(b, proposed, est, func(g int, page int32) float64 {
-		tokens := r.Cache.TokensIn(int(page), int(r.Cache.SeqLens[b]))
-		keys := r.Cache.Keys(b, int(page), (firstHead+g)/r.Group, tokens)
-		exact := reference.PageLSE(r.Problem.Q.Of(b, firstHead+g), keys, r.Logits)
-		if x := math.Abs(exact); !math.IsInf(x, 0) {
-			bound = max(bound, x)
-		}
-		return exact
-	})
-	bound = 4 * ScoreBound(bound)
+	candidates, of, bound := r.rerankValues(b, firstHead, proposed, est)
 	place := map[int32]int{}
 	for i, page := range candidates {
 		place[page] = i

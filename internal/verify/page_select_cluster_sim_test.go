@@ -7,6 +7,7 @@ import (
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // clusterCases reach what the contract's cases leave out: rows that fill every page of a thread, rows beyond them, and cuts inside a
@@ -63,6 +64,32 @@ func oneNaN(r *rand.Rand, _, page, _ int) float32 {
 	return float32(r.NormFloat64())
 }
 
+// clusterCasesOnSimulator runs clusterCases of a page_select in a random order of its warps.
+func clusterCasesOnSimulator(t *testing.T, s *specs.Spec, candidate plan.Candidate, reason string, sanitize bool) {
+	t.Helper()
+	dev, err := sim.New(sim.Config{Sanitize: sanitize, Schedule: "random:5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+	e := NewEnv(dev, l.Compile)
+	k, err := e.Kernel(candidate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range clusterCases {
+		if r := selectCase(e, s, k, c, 3); !r.OK() {
+			t.Errorf("%s (%s), %s: %s", candidate.ID(), reason, c.Name, r.Failure)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := l.Unload(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPageSelectClusterOnSimulator runs page_select_cluster: contract cases, and clusterCases with shapes that keep all pages in
 // registers, or some in shared memory; once under the sanitizer.
 func TestPageSelectClusterOnSimulator(t *testing.T) {
@@ -86,26 +113,6 @@ func TestPageSelectClusterOnSimulator(t *testing.T) {
 			t.Fatalf("group %d (%s): %d candidates, want 1", tc.group, tc.reason, len(candidates))
 		}
 		onSimulator(t, s, tc.reason, candidates, []string{"random", "mixed rows", "replayed at other lengths", "one head all NaN", "sink is best"})
-		dev, err := sim.New(sim.Config{Sanitize: tc.group == 7, Schedule: "random:5"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
-		e := NewEnv(dev, l.Compile)
-		k, err := e.Kernel(candidates[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range clusterCases {
-			if r := selectCase(e, s, k, c, 3); !r.OK() {
-				t.Errorf("%s (%s), %s: %s", candidates[0].ID(), tc.reason, c.Name, r.Failure)
-			}
-		}
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := l.Unload(); err != nil {
-			t.Error(err)
-		}
+		clusterCasesOnSimulator(t, s, candidates[0], tc.reason, tc.group == 7)
 	}
 }

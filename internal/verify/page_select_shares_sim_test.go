@@ -53,27 +53,7 @@ func TestPageSelectSharesOnSimulator(t *testing.T) {
 				t.Errorf("%s, %s: the compiler's log does not say that nothing is spilled: %q", candidates[0].ID(), entry, spill)
 			}
 		}
-		dev, err := sim.New(sim.Config{Sanitize: tc.group == 7, Schedule: "random:5"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
-		e := NewEnv(dev, l.Compile)
-		k, err := e.Kernel(candidates[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range clusterCases {
-			if r := selectCase(e, s, k, c, 3); !r.OK() {
-				t.Errorf("%s (%s), %s: %s", candidates[0].ID(), tc.reason, c.Name, r.Failure)
-			}
-		}
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := l.Unload(); err != nil {
-			t.Error(err)
-		}
+		clusterCasesOnSimulator(t, s, candidates[0], tc.reason, tc.group == 7)
 	}
 }
 
