@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -101,6 +102,15 @@ func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candida
 			portable = c.Portable.Candidate
 		}
 		w.Points = append(w.Points, kernel.Point{Workload: kernel.Workload{Context: c.Context, Batch: c.Batch}, Kernel: add(c.Best.Candidate), Evidence: c.evidence()})
+	}
+	for _, at := range p.Spec.Workloads {
+		here := kernel.Workload(at)
+		if !slices.ContainsFunc(w.Points, func(q kernel.Point) bool { return q.Workload == here }) {
+			w.Defaults = append(w.Defaults, kernel.Default{Workload: here, Kernel: add(fp.Candidates[p.Plan.DefaultAt(string(work), work.Family(), at)])})
+		}
+	}
+	if !slices.ContainsFunc(w.Defaults, func(d kernel.Default) bool { return d.Kernel != w.Default }) {
+		w.Defaults = nil
 	}
 	w.Portable = -1
 	if ok {

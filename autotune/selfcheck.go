@@ -71,7 +71,7 @@ func AA(ctx context.Context, host *measure.Host, compile Compile, p *plan.Plan, 
 		if len(fp.Candidates) == 0 {
 			return s, fmt.Errorf("self-check: the plan has no candidate of %s", at.work)
 		}
-		result, err := pairOf(hard, host, compile, p.Spec, at.work, at.workload, fp.Candidates[fp.DefaultFor(string(at.work))])
+		result, err := pairOf(hard, host, compile, p.Spec, at.work, at.workload, fp.Candidates[p.DefaultAt(string(at.work), at.work.Family(), at.workload)])
 		if err != nil {
 			return s, err
 		}

@@ -91,7 +91,7 @@ var works = []struct {
 	{string(plan.DropCompact), plan.DropCompact},
 }
 
-// chooseKernels gives each work its default, the default of the portable form, and what the tuned table names. With several targets
+// chooseKernels gives each work its default, the default of the portable form, those of single workloads, and what the tuned table names. With several targets
 // the first one's default serves, and every target adds its own.
 func chooseKernels(b Build) (Build, error) {
 	for _, w := range works {
@@ -123,12 +123,26 @@ func chooseKernels(b Build) (Build, error) {
 						t.Work, t.Form, t.Params))
 					continue
 				}
-				work.Tuned = append(work.Tuned, bind.Tuned{Workload: specs.Workload{Context: t.Context, Batch: t.Batch}, Candidate: c})
+				work.Tuned = append(work.Tuned, bind.At{Workload: specs.Workload{Context: t.Context, Batch: t.Batch}, Candidate: c})
 			}
 		}
+		work.Own = b.own(work)
 		b.Works = append(b.Works, work)
 	}
 	return b, nil
+}
+
+// own are the defaults of single workloads on the first target, as a bundle holds them.
+func (b Build) own(work bind.Work) (list []bind.At) {
+	p := b.Plans[0]
+	for _, w := range b.Spec.Workloads {
+		c := p.Of(work.Family).Candidates[p.DefaultAt(work.Name, work.Family, w)]
+		tuned := slices.ContainsFunc(work.Tuned, func(t bind.At) bool { return t.Workload == w })
+		if !tuned && c.ID() != work.Defaults[0].ID() {
+			list = append(list, bind.At{Workload: w, Candidate: c})
+		}
+	}
+	return list
 }
 
 // find is the candidate of a tuned choice in the plan of any target.

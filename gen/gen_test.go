@@ -131,7 +131,7 @@ func TestGoFile(t *testing.T) {
 func TestTunedTable(t *testing.T) {
 	plain := build(t, "llama-3.1-8b", nil, nil)
 	p := plan.New(plain.Spec, plan.Targets["sm_90a"]).Of(plan.PageSelect)
-	other := p.Candidates[1]
+	other := p.Candidates[slices.IndexFunc(p.Candidates, func(c plan.Candidate) bool { return plain.Files["kernels/"+bind.FileName(c)] == nil })]
 	var params []specs.TunedParam
 	for _, q := range other.Params {
 		params = append(params, specs.TunedParam(q))

@@ -28,11 +28,12 @@ type Work struct {
 	Name     string // page_score, dense
 	Family   plan.Family
 	Defaults []plan.Candidate // the default, then the portable form's and other targets'
-	Tuned    []Tuned
+	Own      []At             // what single workloads begin with, where that is not the default and nothing was tuned
+	Tuned    []At             // the rows of the tuned table
 }
 
-// Tuned is one row of the tuned table.
-type Tuned struct {
+// At is a candidate for one workload.
+type At struct {
 	Workload  specs.Workload
 	Candidate plan.Candidate
 }
@@ -40,7 +41,7 @@ type Tuned struct {
 // Candidates lists the kernels of the work, in order, repetitions included.
 func (w Work) Candidates() []plan.Candidate {
 	list := append([]plan.Candidate{}, w.Defaults...)
-	for _, t := range w.Tuned {
+	for _, t := range slices.Concat(w.Own, w.Tuned) {
 		list = append(list, t.Candidate)
 	}
 	return list
@@ -206,7 +207,7 @@ func (p pkg) files(f *jen.File) {
 		jen.Id("Arch").String().Comment("what it is compiled for"),
 		jen.Id("File").String().Comment("of Sources"),
 	)
-	f.Comment("Choices lists the kernels of each work: the default, the portable form's default, then what was tuned.")
+	f.Comment("Choices lists the kernels of each work: the default, the portable form's default, those of single workloads, then what was tuned.")
 	f.Var().Id("Choices").Op("=").Index().Id("Choice").ValuesFunc(func(g *jen.Group) {
 		row := func(w Work, c plan.Candidate, load specs.Workload) {
 			g.Line().Values(jen.Lit(w.Name), jen.Lit(load.Context), jen.Lit(load.Batch), jen.Lit(c.ID()), jen.Lit(c.Arch), jen.Lit("kernels/"+FileName(c)))
@@ -215,7 +216,7 @@ func (p pkg) files(f *jen.File) {
 			for _, c := range w.Defaults {
 				row(w, c, specs.Workload{})
 			}
-			for _, t := range w.Tuned {
+			for _, t := range slices.Concat(w.Own, w.Tuned) {
 				row(w, t.Candidate, t.Workload)
 			}
 		}

@@ -230,9 +230,7 @@ func (fp FamilyPlan) DefaultFor(work string) int {
 // OrderAt returns the candidates of a work as a plan for one workload alone orders them, its default first; those that it has not come last.
 // What is best for the spec as a whole may not be for each of its workloads: many lists want other clusters than few.
 func (p *Plan) OrderAt(work string, f Family, w specs.Workload) []int {
-	alone := *p.Spec
-	alone.Workloads = []specs.Workload{w}
-	fp, own := p.Of(f), ForFamily(f, &alone, p.Target)
+	fp, own := p.Of(f), p.alone(f, w)
 	order := make([]int, 0, len(fp.Candidates))
 	at := map[string]int{}
 	for i, c := range fp.Candidates {
@@ -255,6 +253,25 @@ func (p *Plan) OrderAt(work string, f Family, w specs.Workload) []int {
 		add(i)
 	}
 	return order
+}
+
+// DefaultAt returns the index of a work's default for one workload, with which OrderAt begins.
+func (p *Plan) DefaultAt(work string, f Family, w specs.Workload) int {
+	fp := p.Of(f)
+	if own := p.alone(f, w); len(own.Candidates) > 0 {
+		first := own.Candidates[own.DefaultFor(work)].ID()
+		if i := slices.IndexFunc(fp.Candidates, func(c Candidate) bool { return c.ID() == first }); i >= 0 {
+			return i
+		}
+	}
+	return fp.DefaultFor(work)
+}
+
+// alone is the plan of a family for one workload alone.
+func (p *Plan) alone(f Family, w specs.Workload) FamilyPlan {
+	s := *p.Spec
+	s.Workloads = []specs.Workload{w}
+	return ForFamily(f, &s, p.Target)
 }
 
 // DefaultOf returns the first candidate of a form.

@@ -58,6 +58,6 @@ func (c *BenchCmd) chooser(ctx context.Context) (choose func(*specs.Spec, *plan.
 		if len(fp.Candidates) == 0 {
 			return plan.Candidate{}, fmt.Errorf("%s: the plan has no candidate", work)
 		}
-		return fp.Candidates[fp.DefaultFor(string(work))], nil
+		return fp.Candidates[p.DefaultAt(string(work), work.Family(), w)], nil
 	}, done, nil
 }

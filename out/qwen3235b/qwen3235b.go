@@ -74,7 +74,7 @@ type Choice struct {
 	File           string // of Sources
 }
 
-// Choices lists the kernels of each work: the default, the portable form's default, then what was tuned.
+// Choices lists the kernels of each work: the default, the portable form's default, those of single workloads, then what was tuned.
 var Choices = []Choice{
 	{"page_summary", 0, 0, "page_summary hopper warps=4 blocks=3 tridiagonal=1 residual=0 stagger=500", "sm_90a", "kernels/page_summary_hopper_warps4_blocks3_tridiagonal1_residual0_stagger500.cu"},
 	{"page_summary", 0, 0, "page_summary portable warps=4 blocks=2 tridiagonal=1 residual=0 stagger=500", "compute_80", "kernels/page_summary_portable_warps4_blocks2_tridiagonal1_residual0_stagger500.cu"},

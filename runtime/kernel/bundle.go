@@ -135,6 +135,14 @@ type Work struct {
 	Points   []Point `json:"points"`   // tuned; may be empty
 	Default  int     `json:"default"`  // where no tuned point is near
 	Portable int     `json:"portable"` // for another architecture; its PTX is present; -1: none (Optional)
+	// Defaults are what single workloads that were not tuned begin with; empty where that is Default for all of them.
+	Defaults []Default `json:"defaults,omitempty"`
+}
+
+// Default is an untuned kernel for one workload: what is best for a spec as a whole may not be for each of its workloads.
+type Default struct {
+	Workload Workload `json:"workload"`
+	Kernel   int      `json:"kernel"`
 }
 
 // Point is the choice for one workload.

@@ -26,7 +26,7 @@ import (
 // The header holds the sha256 of each blob, so the checksum covers the whole file and opening hashes each byte once.
 const (
 	magic      = "kvloom\r\n" // a transfer in text mode breaks it, as it would the rest
-	formatNow  = 1
+	formatNow  = 2            // 1 had no defaults of single workloads
 	prefixSize = 64
 	maxHeader  = 64 << 20
 	maxFile    = 1 << 30 // a wrong path should not be read into memory: weights, a disk image

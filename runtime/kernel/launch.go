@@ -112,10 +112,7 @@ func (s *Set) WorkspaceBytes(work string, p Problem) (int64, error) {
 		if lw.portable {
 			return s.bundle.Kernels[lw.Portable].Geometry.WorkspaceBytes(p), nil
 		}
-		n := s.bundle.Kernels[lw.Default].Geometry.WorkspaceBytes(p)
-		for _, pt := range lw.Points {
-			n = max(n, s.bundle.Kernels[pt.Kernel].Geometry.WorkspaceBytes(p))
-		}
+		n := s.bundle.workspaceBytes(lw.Work, p)
 		if work == PageSelect {
 			n = max(n, s.togetherBytes(p))
 		}

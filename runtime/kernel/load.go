@@ -114,16 +114,13 @@ func (s *Set) loadWork(dev device.Device, wk *Work) error {
 	return s.loadKernel(dev, wk.Portable)
 }
 
-func (s *Set) loadTuned(dev device.Device, wk *Work) error {
-	if err := s.loadKernel(dev, wk.Default); err != nil {
-		return err
-	}
-	for _, p := range wk.Points {
-		if err := s.loadKernel(dev, p.Kernel); err != nil {
-			return err
+func (s *Set) loadTuned(dev device.Device, wk *Work) (err error) {
+	wk.kernels(func(i int) {
+		if err == nil {
+			err = s.loadKernel(dev, i)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 // loadKernel loads one kernel, once.
@@ -263,9 +260,10 @@ func (s *Set) pick(lw *loadedWork, w Workload) int {
 	if !lw.portable {
 		var point int
 		point, grade = lw.find(w)
-		index = lw.Default
 		if point >= 0 {
 			index = lw.Points[point].Kernel
+		} else {
+			index = lw.untuned(w)
 		}
 	}
 	lw.grades[grade].Add(1)

@@ -45,7 +45,7 @@ func (b *Bundle) Lookup(work string, w Workload) (Answer, error) {
 	point, grade := wk.find(w)
 	a := Answer{Grade: grade, Reason: wk.reason(point, grade, w)}
 	if point < 0 {
-		a.Kernel = &b.Kernels[wk.Default]
+		a.Kernel = &b.Kernels[wk.untuned(w)]
 		return a, nil
 	}
 	a.Tuned = &wk.Points[point]
@@ -76,6 +76,37 @@ func (wk *Work) find(w Workload) (int, Grade) {
 		}
 	}
 	return best, grade
+}
+
+// untuned is the kernel for a workload that no tuned point is near: the default of the nearest workload that has its own, as near as a choice
+// would be carried, else the work's.
+func (wk *Work) untuned(w Workload) int {
+	index, distance := wk.Default, math.Inf(1)
+	for i := range wk.Defaults {
+		d := wk.Defaults[i].Workload
+		dc, db := octaves(d.Context, w.Context), octaves(d.Batch, w.Batch)
+		if dc <= nearestOctaves && db <= nearestOctaves && dc+db < distance {
+			index, distance = wk.Defaults[i].Kernel, dc+db
+		}
+	}
+	return index
+}
+
+// kernels calls do with every kernel that a lookup may pick, some of them twice.
+func (wk *Work) kernels(do func(index int)) {
+	do(wk.Default)
+	for i := range wk.Defaults {
+		do(wk.Defaults[i].Kernel)
+	}
+	for i := range wk.Points {
+		do(wk.Points[i].Kernel)
+	}
+}
+
+// workspaceBytes is what the largest of them needs.
+func (b *Bundle) workspaceBytes(wk *Work, p Problem) (n int64) {
+	wk.kernels(func(i int) { n = max(n, b.Kernels[i].Geometry.WorkspaceBytes(p)) })
+	return n
 }
 
 // octaves is |log2(a/b)|; numbers below 1 count as 1.

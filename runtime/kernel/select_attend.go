@@ -88,10 +88,7 @@ func (s *Set) togetherBytes(p Problem) (n int64) {
 		if lw == nil || lw.portable {
 			continue
 		}
-		n = max(n, s.bundle.Kernels[lw.Default].Geometry.WorkspaceBytes(p))
-		for _, pt := range lw.Points {
-			n = max(n, s.bundle.Kernels[pt.Kernel].Geometry.WorkspaceBytes(p))
-		}
+		n = max(n, s.bundle.workspaceBytes(lw.Work, p))
 	}
 	return n
 }

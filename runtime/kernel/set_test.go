@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/device"
 )
 
@@ -68,6 +69,54 @@ func TestLookup(t *testing.T) {
 	}
 	_, err = b.Lookup("page_scare", Workload{})
 	contains(t, "unknown work", err, "page_scare")
+}
+
+// TestUntunedWorkloads: without a tuned choice near, a workload gets the default of the nearest that has its own, and its workspace.
+func TestUntunedWorkloads(t *testing.T) {
+	b := testBundle()
+	k := b.Kernels[b.Works[2].Default] // of page_select
+	k.Params, k.SourceHash = []Param{{"warps", 16}}, "own"
+	k.Geometry.Workspace = []launch.Extent{launch.Const(1 << 20)}
+	b.Kernels = append(b.Kernels, k)
+	b.Works[2].Defaults = []Default{{Workload{131072, 1}, len(b.Kernels) - 1}}
+	file, err := b.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = decode(file); err != nil {
+		t.Fatal(err)
+	}
+	dev := &fakeDevice{info: h200}
+	s, err := b.Load(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		reason string
+		w      Workload
+		warps  int
+	}{
+		{"its own", Workload{131072, 1}, 16},
+		{"near", Workload{100000, 2}, 16},
+		{"5 octaves of batch away", Workload{131072, 32}, 8},
+	} {
+		a, err := s.Lookup(PageSelect, tc.w)
+		if err != nil || a.Grade != DefaultUsed || a.Kernel.Params[0].Value != tc.warps {
+			t.Errorf("%s: got %v %+v, %v, want the default with %d warps", tc.reason, a.Grade, a.Kernel, err, tc.warps)
+		}
+		if got := b.Kernels[s.pick(s.works[selectWork], tc.w)].Params[0].Value; got != tc.warps {
+			t.Errorf("%s: a launch takes %d warps, want %d", tc.reason, got, tc.warps)
+		}
+	}
+	if n, err := s.WorkspaceBytes(PageSelect, s.ProblemOf(1, 8, 100, 1)); err != nil || n < 1<<20 {
+		t.Errorf("the workspace has %d bytes (%v), the largest default needs %d", n, err, 1<<20)
+	}
+	b.Works[2].Defaults = append(b.Works[2].Defaults, b.Works[2].Defaults[0])
+	_, err = b.Encode()
+	contains(t, "a workload twice", err, "stands there twice")
+	b.Works[2].Defaults = []Default{{Workload{1, 1}, 0}}
+	_, err = b.Encode()
+	contains(t, "another family's kernel", err, "the default for {1 1}", "is a kernel of page_summary")
 }
 
 func TestLoadPicksCode(t *testing.T) {

@@ -146,14 +146,25 @@ func (b *Bundle) validateWork(w *Work) error {
 		}
 	}
 	seen := map[Workload]bool{}
-	for _, p := range w.Points {
-		if err := check(fmt.Sprintf("the choice for %v", p.Workload), p.Kernel); err != nil {
+	of := func(what string, at Workload, index int) error {
+		if err := check(fmt.Sprintf("the %s for %v", what, at), index); err != nil {
 			return err
 		}
-		if p.Workload.Context < 1 || p.Workload.Batch < 1 || seen[p.Workload] {
-			return fmt.Errorf("the workload %+v is impossible or stands there twice", p.Workload)
+		if at.Context < 1 || at.Batch < 1 || seen[at] {
+			return fmt.Errorf("the workload %+v is impossible or stands there twice", at)
 		}
-		seen[p.Workload] = true
+		seen[at] = true
+		return nil
+	}
+	for _, p := range w.Points {
+		if err := of("choice", p.Workload, p.Kernel); err != nil {
+			return err
+		}
+	}
+	for _, d := range w.Defaults {
+		if err := of("default", d.Workload, d.Kernel); err != nil {
+			return err
+		}
 	}
 	return nil
 }
