@@ -1,6 +1,10 @@
 package specs
 
-import "math"
+import (
+	"math"
+
+	"github.com/kvloom/kvloom/internal/groups"
+)
 
 // Summaries of several pages: a summary of SummaryTokens tokens serves a group of neighbouring pages, by their places in the request. Groups
 // are scored and proposed; the exact rerank scores their pages one by one.
@@ -34,15 +38,9 @@ func (s *Spec) ProposalsFor(k int) int {
 }
 
 // SinkGroups is the groups that hold the first pages that are always kept.
-func (s *Spec) SinkGroups() int {
-	return (s.Locks.AlwaysKeep.SinkPages + s.SummaryPages() - 1) / s.SummaryPages()
-}
+func (s *Spec) SinkGroups() int { return groups.First(s.Locks.AlwaysKeep.SinkPages, s.SummaryPages()) }
 
 // RecentGroups is the groups that hold the last pages that are always kept, wherever in a group they begin.
 func (s *Spec) RecentGroups() int {
-	recent, pages := s.Locks.AlwaysKeep.RecentPages, s.SummaryPages()
-	if recent == 0 {
-		return 0
-	}
-	return (recent+pages-2)/pages + 1
+	return groups.Last(s.Locks.AlwaysKeep.RecentPages, s.SummaryPages())
 }

@@ -1,5 +1,7 @@
 package kernel
 
+import "github.com/kvloom/kvloom/internal/groups"
+
 // Groups of neighbouring pages share a summary in bundles of a spec whose locks.summary_tokens are above the page size. A group's record lies
 // at the block of its last page, so requests may share blocks of a common prefix and no others. PageScore writes scores of groups [batch,
 // q head, group]; PageSelect is given those, with MaxPages, Slots, SinkPages and RecentPages that count groups, and proposes groups; PageRerank
@@ -12,15 +14,10 @@ func (m Model) GroupPages() int { return max(m.SummaryPages, 1) }
 func (m Model) Groups(maxPages int32) int32 { return maxPages / int32(m.GroupPages()) }
 
 // SinkGroups is what PageSelect of a model that reranks is given for SinkPages: the groups that hold them.
-func (m Model) SinkGroups() int { return (m.SinkPages + m.GroupPages() - 1) / m.GroupPages() }
+func (m Model) SinkGroups() int { return groups.First(m.SinkPages, m.GroupPages()) }
 
 // RecentGroups is what PageSelect of a model that reranks is given for RecentPages: the groups that hold them, wherever in a group they begin.
-func (m Model) RecentGroups() int {
-	if m.RecentPages == 0 {
-		return 0
-	}
-	return (m.RecentPages+m.GroupPages()-2)/m.GroupPages() + 1
-}
+func (m Model) RecentGroups() int { return groups.Last(m.RecentPages, m.GroupPages()) }
 
 // selectsGroups checks that a selection counts groups as what reads the same scores does. Where each page has a summary of its own, it may look at
 // fewer pages than the table holds.
