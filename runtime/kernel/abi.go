@@ -40,7 +40,7 @@ type PageSummaryArgs struct {
 	Cache              KVCache
 	Summaries          device.Ptr // records [block, kv head], byte strides below
 	BuiltLens          device.Ptr // int32 [batch]: tokens already summarised, a multiple of the page size; written
-	Workspace          device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace          device.Ptr // zeroed once by the caller; its counters are left zeroed
 	Weights            device.Ptr // query-weighted bases: [kv head] factors as query_factor writes them; else not read
 	Centre             device.Ptr // 4-bit centroids: f32 [kv head, dim] mean keys that they are stored less; 0: zero. Else not read
 	SummaryBlockStride int64      // bytes, a multiple of 16
@@ -51,7 +51,7 @@ type PageSummaryArgs struct {
 type KVQuantizeArgs struct {
 	Cache         KVCache
 	QuantizedLens device.Ptr // int32 [batch]: tokens already quantised, a multiple of the page size; written
-	Workspace     device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace     device.Ptr // zeroed once by the caller; its counters are left zeroed
 }
 
 // PageScoreArgs scores pages by equation 2, and the page that is still filling by its exact log-sum-exp. Where pages share summaries
@@ -88,7 +88,7 @@ type PageSelectArgs struct {
 	SeqLens          device.Ptr // int32 [batch]
 	Pages            device.Ptr // int32 [batch, list, slots]; a list is a kv head, or a query head for per_head
 	Counts           device.Ptr // int32 [batch, list], dense
-	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace        device.Ptr // zeroed once by the caller; its counters are left zeroed
 	ScoreBatchStride int64      // elements
 	ScoreHeadStride  int64
 	PagesBatchStride int64

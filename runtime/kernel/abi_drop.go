@@ -13,7 +13,7 @@ type DropObserveArgs struct {
 	Q            device.Ptr // [batch, q head, window, dim], cache dtype; 0 for keydiff
 	Out          device.Ptr // [batch, q head, window, dim], dense: f32, or cache dtype (fast); keydiff: f32 [batch, kv head, dim]
 	LSE          device.Ptr // f32 [batch, q head, window], dense, natural log; 0 for keydiff
-	Workspace    device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace    device.Ptr // zeroed once by the caller; its counters are left zeroed
 	QBatchStride int64      // elements
 	QHeadStride  int64
 	QRowStride   int64
@@ -49,7 +49,7 @@ type DropObserveScoreArgs struct {
 	Cache            KVCache
 	Q                device.Ptr // [batch, q head, window, dim], cache dtype
 	Scores           device.Ptr // f32 [batch, kv head, token]
-	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace        device.Ptr // zeroed once by the caller; its counters are left zeroed
 	QBatchStride     int64      // elements
 	QHeadStride      int64
 	QRowStride       int64
@@ -93,7 +93,7 @@ type DropAllotArgs struct {
 	Values           device.Ptr // f32 [batch, kv head, token], pooled
 	SeqLens          device.Ptr // int32 [batch]
 	Budgets          device.Ptr // int32 [batch, kv head], dense
-	Workspace        device.Ptr // zeroed once by the caller; every launch leaves it zeroed
+	Workspace        device.Ptr // zeroed once by the caller; its counters are left zeroed
 	ValueBatchStride int64      // elements
 	ValueHeadStride  int64
 	Budget           DropBudget
