@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // Table is the tuned table of one model: which candidate serves each work and workload. kvloom tune --tables writes it, kvloom gen reads
@@ -98,12 +100,8 @@ func WriteTable(dir string, t Table) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("tuned table %s: %w", path, err)
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("tuned table %s: %w", path, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(fmt.Errorf("tuned table %s: %w", path, err), os.Remove(tmp))
+	if err := wholefile.Write(path, append(b, '\n')); err != nil {
+		return fmt.Errorf("tuned table: %w", err)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/wholefile"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -152,11 +153,10 @@ func (s *Sweep) Write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("sweep %s: %w", path, err)
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("sweep %s: %w", path, err)
+	if err := wholefile.Write(path, b.Bytes()); err != nil {
+		return fmt.Errorf("sweep: %w", err)
 	}
-	return os.Rename(tmp, path)
+	return nil
 }
 
 // Parse reads a sweep and the plan that it belongs to. One whose candidates are no longer those of the plan is refused.

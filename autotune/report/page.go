@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvloom/kvloom/autotune/measure"
 	"github.com/kvloom/kvloom/autotune/store"
 	"github.com/kvloom/kvloom/gen/plan"
+	"github.com/kvloom/kvloom/internal/wholefile"
 	"github.com/kvloom/kvloom/runtime/device"
 	"github.com/kvloom/kvloom/specs"
 )
@@ -275,9 +275,8 @@ func (p *Page) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
-		return fmt.Errorf("report %s: %w", path, err)
+	if err := wholefile.Write(path, b); err != nil {
+		return fmt.Errorf("report: %w", err)
 	}
-	return os.Rename(tmp, path)
+	return nil
 }

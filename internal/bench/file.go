@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // Read returns the lines of a results file, or none where there is no file.
@@ -112,16 +114,10 @@ func writeFile(path string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".results-*")
-	if err != nil {
+	if err := wholefile.Write(path, b); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone after the rename
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("results %s: %w", path, err)
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // Newest keeps the last line of each work on each card, in the order of first appearance.

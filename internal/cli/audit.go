@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/kvloom/kvloom/internal/audit"
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // AuditCmd checks what DropKV's guarantee rests on.
@@ -64,7 +64,7 @@ func writePicture(path string, reports []audit.Report) error {
 	if err := audit.Picture(&b, reports); err != nil {
 		return err
 	}
-	return os.WriteFile(path, b.Bytes(), 0o644)
+	return wholefile.Write(path, b.Bytes())
 }
 
 // print shows a line for each file, each KV head where asked for, and the whole.

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/kvloom/kvloom/internal/bench"
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // print writes results as the table that was asked for.
@@ -42,7 +42,7 @@ func (c *BenchCmd) print(ctx *Context, results []bench.Result) error {
 			return err
 		}
 		path := c.Picture + "." + format
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		if err := wholefile.Write(path, b.Bytes()); err != nil {
 			return fmt.Errorf("picture: %w", err)
 		}
 		fmt.Fprintf(ctx.Stderr, "%s written\n", path)

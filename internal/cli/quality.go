@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvloom/kvloom/internal/quality"
 	"github.com/kvloom/kvloom/internal/reference"
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // QualityCmd measures which pages the page scores select on given keys.
@@ -168,7 +169,7 @@ func (c *QualityCmd) pictures(ctx *Context, rows []quality.Row) error {
 				return err
 			}
 			path := filepath.Join(c.Plot, name+"."+format)
-			if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+			if err := wholefile.Write(path, b.Bytes()); err != nil {
 				return err
 			}
 			fmt.Fprintf(ctx.Stderr, "wrote %s\n", path)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/kvloom/kvloom/internal/wholefile"
 	"github.com/kvloom/kvloom/specs"
 )
 
@@ -27,7 +28,7 @@ func (c *SpecSchemaCmd) Run(ctx *Context) error {
 		_, err := ctx.Stdout.Write(want)
 		return err
 	}
-	return writeFile(c.File, want)
+	return wholefile.Write(c.File, want)
 }
 
 func (c *SpecSchemaCmd) compare(want []byte) error {
@@ -45,31 +46,4 @@ func (c *SpecSchemaCmd) compare(want []byte) error {
 		return fmt.Errorf("%s is stale; run 'kvloom spec schema %s'", file, file)
 	}
 	return nil
-}
-
-// writeFile replaces a file whole or not at all.
-func writeFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
-	if _, err = f.Write(data); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
 }

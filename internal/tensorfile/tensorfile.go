@@ -5,13 +5,13 @@ package tensorfile
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sort"
+
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // maxHeader is the largest header that the format allows: 100 MB.
@@ -211,18 +211,8 @@ func (f *File) Write(path string) error {
 	if err != nil {
 		return fmt.Errorf("write tensors to %s: %w", path, err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".tensors-*")
-	if err != nil {
-		return fmt.Errorf("write tensors: %w", err)
-	}
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-		return fmt.Errorf("write tensors to %s: %w", path, err)
+	if err := wholefile.Write(path, data); err != nil {
+		return fmt.Errorf("tensors: %w", err)
 	}
 	return nil
 }

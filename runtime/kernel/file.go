@@ -10,7 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+
+	"github.com/kvloom/kvloom/internal/wholefile"
 )
 
 // A bundle file, little-endian:
@@ -221,26 +222,8 @@ func (b *Bundle) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write bundle: %w", err)
-	}
-	defer os.Remove(f.Name()) // gone already after the rename
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write bundle: %w", err)
+	if err := wholefile.Write(path, data); err != nil {
+		return fmt.Errorf("bundle of %s: %w", b.Spec, err)
 	}
 	return nil
 }
