@@ -240,13 +240,16 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     constexpr int kEach = N / (S::kConsumers / 32), kWide = kEach > 4 ? 8 : kEach > 2 ? 4 : kEach;  // rows of a warp
     constexpr int kLanes = 32 / kWide, kPairs = HEAD_DIM / kLanes / 2;                              // a row's lanes and their dims
     const int lane = threadIdx.x % 32, slice = lane / kWide, row = threadIdx.x / 32 * kEach + min(lane % kWide, kEach - 1);
+    // Addresses of a lane's first pair and constants: code that runs once comes slowly.
     const float* const from = sums(round) + row;
+    const float* const first = from + 2 * slice * N;
+    uint8_t* const to = shared + S::kOutputOffset + Matrix::dim_offset(row, 2 * slice);
     const float all = __ldcg(from + HEAD_DIM * N);
     float2 a[kPairs];
 #pragma unroll
     for (int u = 0; u < kPairs; ++u) {
-      const int dim = 2 * (slice + u * kLanes);
-      a[u] = make_float2(__ldcg(from + dim * N), __ldcg(from + (dim + 1) * N));
+      const int dim = 2 * u * kLanes;
+      a[u] = make_float2(__ldcg(first + dim * N), __ldcg(first + (dim + 1) * N));
     }
     float unit = all == 0.0f ? 0.0f : 1.0f / all, unscale = 1.0f;
     if constexpr (!is_bf16<T>) {  // bf16 has f32's exponents, fp16 has not
@@ -272,7 +275,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
           rounded = fmaf(taken.x, taken.x, fmaf(taken.y, taken.y, rounded));
           left = fmaf(rest.x, rest.x, fmaf(rest.y, rest.y, left));
         }
-        if (mine) *reinterpret_cast<uint32_t*>(shared + S::kOutputOffset + part * S::kMatrix + Matrix::dim_offset(row, 2 * (slice + u * kLanes))) = word;
+        if (mine) *reinterpret_cast<uint32_t*>(to + part * S::kMatrix + Matrix::dim_offset(0, 2 * u * kLanes)) = word;
       }
     }
 #pragma unroll
