@@ -118,8 +118,15 @@ func AgainstDefaults(choices []Choice) string {
 	case kept == n:
 		return fmt.Sprintf("All %d choices are the defaults.", n)
 	}
-	s := fmt.Sprintf("Of %d choices %d are the defaults; the others are %.2f to %.2f times as fast as theirs, %.2f in the geometric mean of all.",
-		n, kept, least, most, math.Exp(logs/float64(n)))
+	others := fmt.Sprintf("the others are %.2f to %.2f times as fast as theirs", least, most)
+	if n-kept == 1 {
+		others = fmt.Sprintf("the other is %.2f times as fast as its default", least)
+	}
+	defaults := fmt.Sprintf("%d of %d choices are the defaults", kept, n)
+	if kept == 1 {
+		defaults = fmt.Sprintf("1 of %d choices is the default", n)
+	}
+	s := fmt.Sprintf("%s; %s, %.2f in the geometric mean of all.", defaults, others, math.Exp(logs/float64(n)))
 	if slower > 0 {
 		return s + fmt.Sprintf(" %d are slower than the default beyond their intervals.", slower)
 	}

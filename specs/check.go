@@ -113,7 +113,7 @@ func faultQuantised(s *Spec, d *decoder) string {
 		{s.Cache.Evicts() || !d.written("dropkv"), "dropkv"},
 	} {
 		if !f.built {
-			return fmt.Sprintf("cache.dtype %s is not built yet with %s; use bf16 or fp16, or remove it", s.Cache.DType, f.what)
+			return fmt.Sprintf("cache.dtype %s is not built with %s; use bf16 or fp16, or leave that out", s.Cache.DType, f.what)
 		}
 	}
 	return ""
@@ -127,10 +127,10 @@ func faultSummaryTokens(s *Spec, _ *decoder) string {
 	case tokens%page != 0 || tokens > 4*page:
 		return fmt.Sprintf("locks.summary_tokens is %d; allowed: %d, %d, %d or %d, which is 1 to 4 pages of %d tokens", tokens, page, 2*page, 3*page, 4*page, page)
 	}
-	built := "locks.summary_tokens %d is not built yet %s; use %d, the page size"
+	built := "locks.summary_tokens %d is not built %s; use %d, the page size"
 	switch l := s.Locks; {
 	case tokens != 32 && tokens != 64 && tokens != 128:
-		return fmt.Sprintf("locks.summary_tokens %d is not built yet; use 32, 64 or 128, or %d, the page size", tokens, page)
+		return fmt.Sprintf("locks.summary_tokens %d is not built; use 32, 64 or 128, or %d, the page size", tokens, page)
 	case l.Rerank <= 1:
 		return fmt.Sprintf("locks.summary_tokens %d proposes %d pages at once, of which an exact rerank chooses; set locks.rerank above 1, or use %d, the page size", tokens, tokens/page, page)
 	case s.Record().Scorer != "":

@@ -129,7 +129,7 @@ func (d *decoder) unknown(name string, pos *token.Position, fields []field, path
 	for _, f := range fields {
 		keys = append(keys, f.Key)
 	}
-	if near, ok := nearest(strings.ToLower(name), keys); ok {
+	if near, ok := Nearest(name, keys); ok {
 		d.add(pos, "unknown key %q%s; did you mean %q?", clip(name), in, near)
 		return near
 	}
@@ -258,16 +258,19 @@ func (d *decoder) scalar(n ast.Node, into reflect.Value, f field, pos *token.Pos
 	case !ok:
 		d.fault(f, pos, "is %s; allowed: %s%s", clip(text), f.Rule.allowed(), closest(text, f.Rule))
 	case !f.Rule.isBuilt(text):
-		d.add(pos, "%s %s is not built yet; use %s", f.Path, text, either(f.Rule.Built))
+		d.add(pos, "%s %s is not built; use %s%s", f.Path, text, either(f.Rule.Built), whyNot[f.Path])
 	}
 }
+
+// whyNot is where a decision against values is written down.
+var whyNot = map[string]string{"locks.scan": " (docs/rationale.md says why; kvloom quality --scan measures it)"}
 
 // closest suggests the value that a misspelt one was meant to be. Where there are digits, a near value is another value.
 func closest(text string, r rule) string {
 	if len(r.Enum) == 0 || strings.ContainsAny(text, "0123456789") {
 		return ""
 	}
-	if near, ok := nearest(strings.ToLower(text), r.Enum); ok {
+	if near, ok := Nearest(text, r.Enum); ok {
 		return fmt.Sprintf("; did you mean %s?", near)
 	}
 	return ""

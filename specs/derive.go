@@ -35,7 +35,9 @@ type ContextFigures struct {
 	Percent      float64 `json:"percent"`       // selected of pages
 	KVBytes      int64   `json:"kv_bytes"`      // the batch's cache
 	SummaryBytes int64   `json:"summary_bytes"` // the batch's summaries, stored
-	DropKVTokens int     `json:"dropkv_tokens"` // tokens a head keeps of a prompt of this length
+	DropKVTokens int     `json:"dropkv_tokens"` // tokens a head keeps of a prompt of this length: the mean over heads and layers
+	DropKVLeast  int     `json:"dropkv_least"`  // by the head that keeps the fewest, of adaptive ones what it is sure of; by the last layer of a pyramid
+	DropKVMost   int     `json:"dropkv_most"`   // by the head that may keep the most, or the first layer
 }
 
 // TensorParallel is one GPU's part when a layer is divided over Ways GPUs: KV heads are split, and where there are fewer than
@@ -92,11 +94,12 @@ func Derive(s *Spec) Derived {
 		pages := (w.Context + page - 1) / page
 		selected := min(d.Slots, pages)
 		lists := int64(w.Batch) * int64(s.Attention.KVHeads)
+		mean, least, most := s.DropKV.kept(w.Context, s.Attention.KVHeads)
 		d.Contexts = append(d.Contexts, ContextFigures{
 			Context: w.Context, Batch: w.Batch, Pages: pages, Selected: selected, Percent: percent(selected, pages),
 			KVBytes:      int64(w.Batch) * int64(w.Context) * int64(d.KVTokenBytes),
 			SummaryBytes: lists * int64(w.Context/s.SummaryTokens()) * int64(d.Summary.RecordBytes),
-			DropKVTokens: s.DropKV.Keep(w.Context),
+			DropKVTokens: mean, DropKVLeast: least, DropKVMost: most,
 		})
 	}
 	for _, ways := range []int{1, 2, 4, 8} {
@@ -137,6 +140,36 @@ func (k DropKV) Keep(n int) int {
 		keep = int(math.Ceil(k.Budget.Ratio * float64(n) * (1 - 1e-12)))
 	}
 	return min(n, max(keep, k.Window, 1))
+}
+
+// pyramidShare is what the smallest layer of a pyramid gets of the mean beside the window: a twentieth.
+const pyramidShare = 20
+
+// kept is what heads keep of a prompt of n tokens: the mean, and the least and most of any head, or of any layer where a pyramid has two or more.
+func (k DropKV) kept(n, heads int) (mean, least, most int) {
+	mean = k.Keep(n)
+	switch h := k.HeadBudgets; h.Kind {
+	case "explicit":
+		sum := 0
+		least = n
+		for _, tokens := range h.List {
+			tokens = min(n, max(tokens, k.Window, 1))
+			sum, least, most = sum+tokens, min(least, tokens), max(most, tokens)
+		}
+		return (sum + heads/2) / heads, least, most
+	case "adaptive":
+		pinned := min(mean, k.Window+k.SinkTokens)
+		sure := pinned + int(math.Floor(h.Floor*float64(mean-pinned)*(1+1e-12)))
+		return mean, sure, min(n, sure+heads*(mean-sure))
+	case "pyramid":
+		window, open := min(n, k.Window), max(mean-k.Window, 0)
+		low := open / pyramidShare
+		if all := max(n-k.Window, 0); 2*open-low >= all {
+			low = 2*open - all
+		}
+		return mean, window + low, window + 2*open - low
+	}
+	return mean, mean, mean
 }
 
 func percent(part, whole int) float64 { return 100 * float64(part) / float64(whole) }

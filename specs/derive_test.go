@@ -100,12 +100,37 @@ func TestDeriveParallel(t *testing.T) {
 	}
 }
 
+func TestKept(t *testing.T) {
+	for _, tt := range []struct {
+		reason  string
+		heads   HeadBudgets
+		budget  Budget
+		sinks   int
+		n       int
+		figures [3]int
+	}{
+		{"all alike", HeadBudgets{Kind: "uniform"}, Budget{Ratio: .05}, 0, 1000, [3]int{50, 50, 50}},
+		{"a list, and no head keeps less than the window", HeadBudgets{Kind: "explicit", List: []int{2, 90}}, Budget{Tokens: 46}, 0, 1000, [3]int{49, 8, 90}},
+		{"a list longer than the prompt", HeadBudgets{Kind: "explicit", List: []int{50, 90}}, Budget{Tokens: 70}, 0, 60, [3]int{55, 50, 60}},
+		{"a fifth of what is free beside the window and 2 sinks is sure, one head may get what the other leaves", HeadBudgets{Kind: "adaptive", Floor: .2}, Budget{Tokens: 110}, 2, 1000, [3]int{110, 30, 190}},
+		{"a pyramid about the mean", HeadBudgets{Kind: "pyramid"}, Budget{Tokens: 108}, 0, 1000, [3]int{108, 13, 203}},
+		{"a pyramid whose first layer keeps all", HeadBudgets{Kind: "pyramid"}, Budget{Tokens: 108}, 0, 158, [3]int{108, 58, 158}},
+		{"a prompt shorter than the window", HeadBudgets{Kind: "pyramid"}, Budget{Tokens: 108}, 0, 5, [3]int{5, 5, 5}},
+	} {
+		k := DropKV{Window: 8, Budget: tt.budget, HeadBudgets: tt.heads, SinkTokens: tt.sinks}
+		mean, least, most := k.kept(tt.n, 2)
+		if got := [3]int{mean, least, most}; got != tt.figures {
+			t.Errorf("%s: mean, least and most are %v, want %v", tt.reason, got, tt.figures)
+		}
+	}
+}
+
 func TestDeriveContexts(t *testing.T) {
 	s := New("x", 32, 8, 128)
 	s.Workloads = []Workload{{131072, 8}, {100, 1}}
 	want := []ContextFigures{
-		{Context: 131072, Batch: 8, Pages: 8192, Selected: 128, Percent: 1.5625, KVBytes: 4 << 30, SummaryBytes: 8 * 8 * 8192 * 496, DropKVTokens: 6554},
-		{Context: 100, Batch: 1, Pages: 7, Selected: 7, Percent: 100, KVBytes: 100 * 4096, SummaryBytes: 8 * 6 * 496, DropKVTokens: 8},
+		{Context: 131072, Batch: 8, Pages: 8192, Selected: 128, Percent: 1.5625, KVBytes: 4 << 30, SummaryBytes: 8 * 8 * 8192 * 496, DropKVTokens: 6554, DropKVLeast: 6554, DropKVMost: 6554},
+		{Context: 100, Batch: 1, Pages: 7, Selected: 7, Percent: 100, KVBytes: 100 * 4096, SummaryBytes: 8 * 6 * 496, DropKVTokens: 8, DropKVLeast: 8, DropKVMost: 8},
 	}
 	if diff := cmp.Diff(want, Derive(s).Contexts); diff != "" {
 		t.Errorf("the page that fills has no summary (-want +got)\n%s", diff)

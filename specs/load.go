@@ -47,7 +47,7 @@ func Model(name string) (*Spec, error) {
 	data, err := models.ReadFile(name + ".yaml")
 	if err != nil {
 		msg := fmt.Sprintf("no model spec %q", name)
-		if near, ok := nearest(strings.ToLower(name), Names()); ok {
+		if near, ok := Nearest(name, Names()); ok {
 			msg += fmt.Sprintf("; did you mean %q?", near)
 		}
 		return nil, errors.New(msg + " ('kvloom spec list' names all)")

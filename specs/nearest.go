@@ -1,8 +1,11 @@
 package specs
 
-// nearest returns the candidate that a person probably meant by word: the one with the fewest edits, if those are no more than a
-// third of the word and a bit. The first of equals wins, so the answer does not depend on map order.
-func nearest(word string, candidates []string) (string, bool) {
+import "strings"
+
+// Nearest returns the candidate that a person probably meant by word, whatever its case: the one with the fewest edits, if those are no more
+// than a third of the word and a bit. The first of equals wins, so the answer does not depend on map order.
+func Nearest(word string, candidates []string) (string, bool) {
+	word = strings.ToLower(word)
 	best, least := "", len(word)/3+2
 	for _, c := range candidates {
 		if n := edits(word, c); n < least {

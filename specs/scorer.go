@@ -41,7 +41,7 @@ func faultForm(s *Spec, _ *decoder) string {
 	case form.Grouped && l.BasisBits > 4:
 		return fmt.Sprintf("locks.scale_group 16 is built for bases of 2 and 4 bits, not %d; use column", l.BasisBits)
 	case s.Cache.DType != "bf16" && s.Cache.DType != "fp16":
-		return fmt.Sprintf("cache.dtype %s is not built yet with 4-bit coefficients, 4-bit centroids or scale_group 16; use bf16 or fp16", s.Cache.DType)
+		return fmt.Sprintf("cache.dtype %s is not built with 4-bit coefficients, 4-bit centroids or scale_group 16; use bf16 or fp16", s.Cache.DType)
 	}
 	return ""
 }

@@ -112,10 +112,18 @@ func Explain(p *plan.Plan, work measure.Work, w specs.Workload, trials []store.T
 	return e, nil
 }
 
+// counted is a number with what it counts, and a verb.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // why is the reason of a choice in a sentence.
 func why(c autotune.Choice, trials []store.Trial) string {
 	right := c.Counts[string(store.OK)]
-	s := fmt.Sprintf("%d candidates were measured, %d are right", len(trials), right+c.Counts[string(store.Cut)])
+	s := fmt.Sprintf("%s measured, %s", counted(len(trials), "candidate was", "candidates were"), counted(right+c.Counts[string(store.Cut)], "is right", "are right"))
 	if n := c.Counts[string(store.Cut)]; n > 0 {
 		s += fmt.Sprintf(", %d of them stopped early at more than 3 times the best", n)
 	}

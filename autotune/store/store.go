@@ -81,6 +81,9 @@ func Open(ctx context.Context, path string) (*DB, error) {
 	if err == nil && version > len(migrations) {
 		err = db.tooNew(version)
 	}
+	if err == nil && version == 0 {
+		err = fmt.Errorf("%s holds no trials: it is empty, or another program's database; kvloom tune makes a trial database", path)
+	}
 	if err == nil && version < len(migrations) {
 		err = fmt.Errorf("trial database %s has schema %d, this kvloom reads %d; run kvloom db check --migrate on it", path, version, len(migrations))
 	}

@@ -31,7 +31,7 @@ type ExplainCmd struct {
 func (c *ExplainCmd) Run(ctx *Context) error {
 	work, err := workNamed(c.Kernel)
 	if err != nil {
-		return fmt.Errorf("explain %w", err)
+		return fmt.Errorf("explain: %w", err)
 	}
 	w, err := parseWorkloads([]string{c.Workload})
 	if err != nil {
@@ -153,7 +153,7 @@ func printExplanation(w io.Writer, e *tuningreport.Explanation) error {
 	}
 	row("bytes", "%s", bandwidth)
 	row("resources", "%d threads, %d registers, %d B shared, %d B spilled", e.Threads, e.Registers, e.Shared, e.Spill)
-	row("occupancy", "%d blocks and %d warps an SM, %.0f %%, limited by %s", e.Occupancy.Blocks, e.Occupancy.Warps, 100*e.Occupancy.Share, e.Occupancy.Limit)
+	row("occupancy", "%d block%s and %d warps an SM, %.0f %%, limited by %s", e.Occupancy.Blocks, plural(e.Occupancy.Blocks), e.Occupancy.Warps, 100*e.Occupancy.Share, e.Occupancy.Limit)
 	row("error", "%.3g, bound %.3g", e.MaxError, e.Bound)
 	if e.Conditions != (store.Conditions{}) {
 		row("conditions", "SM %d MHz, memory %d MHz, %.0f W, %d C, %d windows dropped, %d other processes", e.Conditions.SMClockMHz, e.Conditions.MemClockMHz,

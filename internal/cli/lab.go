@@ -45,7 +45,7 @@ func (c *LabReplayCmd) Run(ctx *Context) error {
 		}
 	}
 	if len(c.Sweeps) == 0 {
-		return fmt.Errorf("lab: no sweep in %s; kvloom lab record makes one from an exhaustive run on a GPU", sweepFolder)
+		return fmt.Errorf("lab: no sweep in %s; run this where kvloom's sources are or name sweep files; kvloom lab record makes one from an exhaustive run on a GPU", sweepFolder)
 	}
 	var rows []lab.Row
 	var ease []lab.Ease
@@ -141,7 +141,7 @@ func (c *LabRecordCmd) Run(ctx *Context) error {
 	}
 	work, err := workNamed(c.Family)
 	if err != nil {
-		return fmt.Errorf("--family %w", err)
+		return fmt.Errorf("--family: %w", err)
 	}
 	db, err := store.Open(ctx, c.DB)
 	if err != nil {
@@ -205,5 +205,5 @@ func workNamed(name string) (measure.Work, error) {
 			return w, nil
 		}
 	}
-	return "", fmt.Errorf("%s: there are %q", name, measure.Works)
+	return "", unknown("kernel", name, measure.Works)
 }

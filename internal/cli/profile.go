@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/kvloom/kvloom/autotune/measure"
@@ -20,7 +19,7 @@ import (
 // ProfileCmd counts what a kernel does, on the simulator.
 type ProfileCmd struct {
 	Model   string `arg:"" help:"Model name or spec file."`
-	Kernel  string `arg:"" help:"page_summary, page_score, page_select, page_attend, or dense: page_attend over all pages."`
+	Kernel  string `arg:"" help:"page_summary, page_score, page_select, page_attend, dense (page_attend over all pages), drop_score, ..."`
 	Form    string `default:"hopper" enum:"hopper,portable" help:"hopper or portable: the default candidate of that form."`
 	Context int    `default:"16384" help:"Tokens of each request."`
 	Batch   int    `default:"1" help:"Requests."`
@@ -42,9 +41,9 @@ func (p *ProfileCmd) Run(c *Context) error {
 	if err != nil {
 		return err
 	}
-	work := measure.Work(p.Kernel)
-	if !slices.Contains(measure.Works, work) {
-		return fmt.Errorf("kernel %q; there are %q", p.Kernel, measure.Works)
+	work, err := workNamed(p.Kernel)
+	if err != nil {
+		return err
 	}
 	fp := plan.ForFamily(work.Family(), s, plan.Targets["sm_90a"])
 	candidate, ok := fp.DefaultOf(plan.Form(p.Form))

@@ -150,10 +150,10 @@ func (c *QualityCmd) print(w io.Writer, out qualityReport) {
 		return // the document has its own legend
 	}
 	fmt.Fprint(w, `bytes: read for a page and KV head in one step, without and with the keys that
-a rerank looks at. mass: true attention on the
-chosen pages, worst: of the worst head of a group. recall: of the pages that the
-exact score chooses, kept ones included. error: of the attention output,
-relative. rms: of the page score, nats.
+a rerank looks at. mass: true attention on the chosen pages, worst: of the worst
+head of a group. recall: of the pages that the exact score chooses, kept ones
+included. error: of the attention output, relative. rms: of the page score,
+nats.
 `)
 }
 

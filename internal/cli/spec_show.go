@@ -72,6 +72,12 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		line("dropkv", "none: no kernel evicts from %s", s.Cache.DType)
 	} else {
 		line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
+		switch k.HeadBudgets.Kind {
+		case "adaptive":
+			line("", "a head keeps what it is sure of (floor %g) up to all that others leave", k.HeadBudgets.Floor)
+		case "pyramid":
+			line("", "a head keeps more in the first layer than in the last")
+		}
 		line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
 	}
 	line("targets", "%s", strings.Join(s.Targets, ", "))
@@ -94,10 +100,14 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 			size(c.KVBytes), size(c.SummaryBytes))
 	}
 
-	fmt.Fprintf(w, "\nEviction, one layer   a head keeps     K and V   scratch  scores\n")
+	fmt.Fprintf(w, "\nEviction, one layer      a head keeps     K and V   scratch  scores\n")
 	for _, c := range d.Contexts {
 		scratch, scores := dropScratch(s, specs.Workload{Context: c.Context, Batch: c.Batch})
-		fmt.Fprintf(w, "  %-19s %12d  %10s  %8s  %6s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.DropKVTokens,
+		kept := fmt.Sprint(c.DropKVTokens)
+		if c.DropKVLeast != c.DropKVMost {
+			kept = fmt.Sprintf("%d to %d", c.DropKVLeast, c.DropKVMost)
+		}
+		fmt.Fprintf(w, "  %-19s %15s  %10s  %8s  %6s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), kept,
 			size(int64(c.Batch)*int64(c.DropKVTokens)*int64(d.KVTokenBytes)), size(scratch), size(scores))
 	}
 

@@ -260,7 +260,7 @@ func (c *TuneCmd) works() ([]measure.Work, error) {
 	for _, name := range c.Only {
 		w, err := workNamed(name)
 		if err != nil {
-			return nil, fmt.Errorf("--only %w", err)
+			return nil, fmt.Errorf("--only: %w", err)
 		}
 		works = append(works, w)
 	}

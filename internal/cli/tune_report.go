@@ -28,6 +28,7 @@ type tuneReport struct {
 
 // choiceOf is one line of the table of choices. Times are microseconds.
 type choiceOf struct {
+	Model     string         `json:"model"`
 	Family    string         `json:"family"`
 	Context   int            `json:"context"`
 	Batch     int            `json:"batch"`
@@ -42,7 +43,7 @@ type choiceOf struct {
 }
 
 func choiceRow(c autotune.Choice) choiceOf {
-	row := choiceOf{Family: c.Family, Context: c.Context, Batch: c.Batch, Candidate: shortID(c.Best),
+	row := choiceOf{Model: c.Best.Spec, Family: c.Family, Context: c.Context, Batch: c.Batch, Candidate: shortID(c.Best),
 		MedianUS: c.Best.MedianUS, LoUS: c.Best.LoUS, HiUS: c.Best.HiUS, DefaultUS: c.Default.MedianUS, Tied: c.Tied, Classes: c.Counts}
 	if c.RunnerUp.Class == store.OK {
 		row.RunnerUS = c.RunnerUp.MedianUS
@@ -69,13 +70,13 @@ func (r tuneReport) print(w io.Writer) {
 
 func printChoices(w io.Writer, rows []choiceOf) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "family\tcontext\tbatch\tus\tdefault\ttied\tcandidate")
+	fmt.Fprintln(t, "model\tfamily\tcontext\tbatch\tus\tdefault\ttied\tcandidate")
 	for _, c := range rows {
 		byDefault := "-"
 		if c.DefaultUS > 0 {
 			byDefault = fmt.Sprintf("%.2f", c.DefaultUS)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.2f\t%s\t%d\t%s\n", c.Family, c.Context, c.Batch, c.MedianUS, byDefault, c.Tied, c.Candidate)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%.2f\t%s\t%d\t%s\n", c.Model, c.Family, c.Context, c.Batch, c.MedianUS, byDefault, c.Tied, c.Candidate)
 	}
 	_ = t.Flush()
 }

@@ -146,7 +146,7 @@ func parseFamilies(names []string) ([]plan.Family, error) {
 	var out []plan.Family
 	for _, name := range names {
 		if !slices.Contains(known, plan.Family(name)) {
-			return nil, fmt.Errorf("family %q; there are %q", name, known)
+			return nil, unknown("family", name, known)
 		}
 		out = append(out, plan.Family(name))
 	}
@@ -268,8 +268,12 @@ func (v *VerifyCmd) table(w io.Writer, r verify.Report) {
 			fmt.Fprintf(w, "  %s\n", row.Candidate)
 		}
 		verdict := "ok  "
-		if row.Failed > 0 {
+		switch {
+		case row.Failed > 0:
 			verdict = "FAIL"
+		case row.Skipped == row.Cases:
+			fmt.Fprintf(w, "    -    no case that it has (%d skipped)\n", row.Skipped)
+			continue
 		}
 		fmt.Fprintf(w, "    %s %-40s %9s <= %s\n", verdict, row.Metric, figure(row.MaxError), figure(row.Bound))
 		fmt.Fprintf(w, "         %d cases, %d values", row.Cases, row.Count)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kvloom/kvloom/internal/reference"
@@ -78,7 +79,7 @@ func (o Options) Validate() error {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	for _, m := range o.Methods {
 		if !slices.Contains(Methods, m) && !slices.Contains(Controls, m) {
-			fault("scorer %q is unknown; use %q or, for comparison, %q", m, Methods, Controls)
+			fault("scorer %q is unknown; use %s or, for comparison, %s", m, listed(Methods), listed(Controls))
 		}
 		if (m == GlobalHybrid || m == GlobalShared) && len(o.Others) == 0 {
 			fault("scorer %s needs a file of another text", m)
@@ -121,7 +122,7 @@ func (o Options) Validate() error {
 	}
 	for _, s := range o.Scans {
 		if !slices.Contains(Scans, s) {
-			fault("scan %q is unknown; use %q", s, Scans)
+			fault("scan %q is unknown; use %s", s, listed(Scans))
 		}
 	}
 	if o.Context < 0 {
@@ -269,4 +270,13 @@ func Mean(reports []Report) []Row {
 		out = append(out, sums[s].mean())
 	}
 	return out
+}
+
+// listed joins names for a sentence.
+func listed[T ~string](names []T) string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = string(n)
+	}
+	return strings.Join(out, ", ")
 }
