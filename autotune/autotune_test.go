@@ -255,7 +255,7 @@ func TestAgainstDefaults(t *testing.T) {
 		{[]Choice{{Best: mk(1, 10)}}, ""}, // the default was not measured
 		{[]Choice{same, same}, "All 2 choices are the defaults."},
 		{[]Choice{same, faster}, "1 of 2 choices is the default; the other is 1.25 times as fast as its default, 1.12 in the geometric mean of all. None is slower than its default beyond the intervals."},
-		{[]Choice{faster, slower}, "Of 2 choices 0 are the defaults; the others are 0.80 to 1.25 times as fast as theirs, 1.00 in the geometric mean of all. 1 are slower than the default beyond their intervals."},
+		{[]Choice{faster, slower}, "0 of 2 choices are the defaults; the others are 0.80 to 1.25 times as fast as theirs, 1.00 in the geometric mean of all. 1 is slower than the default beyond the intervals."},
 	}
 	for _, tt := range tests {
 		if d := cmp.Diff(tt.want, AgainstDefaults(tt.choices)); d != "" {

@@ -127,8 +127,12 @@ func AgainstDefaults(choices []Choice) string {
 		defaults = fmt.Sprintf("1 of %d choices is the default", n)
 	}
 	s := fmt.Sprintf("%s; %s, %.2f in the geometric mean of all.", defaults, others, math.Exp(logs/float64(n)))
-	if slower > 0 {
-		return s + fmt.Sprintf(" %d are slower than the default beyond their intervals.", slower)
+	switch slower {
+	case 0:
+	case 1:
+		return s + " 1 is slower than the default beyond the intervals."
+	default:
+		return s + fmt.Sprintf(" %d are slower than the default beyond the intervals.", slower)
 	}
 	return s + " None is slower than its default beyond the intervals."
 }
