@@ -105,7 +105,11 @@ func peers(r bench.Result) string {
 	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Baselines)) {
-		parts = append(parts, fmt.Sprintf("%s %.0f (%.1fx)", name, r.Baselines[name], r.Baselines[name]/r.MedianUS))
+		digits := 1
+		if r.Baselines[name] >= 100 {
+			digits = 0
+		}
+		parts = append(parts, fmt.Sprintf("%s %.*f (%.1fx)", name, digits, r.Baselines[name], r.Baselines[name]/r.MedianUS))
 	}
 	return strings.Join(parts, ", ")
 }
