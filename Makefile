@@ -48,7 +48,9 @@ generate: build ## Write the schema and out/ again
 	bin/kvloom spec schema specs/kvloom.schema.json
 	bin/kvloom gen
 
-QUALITY = $(if $(DATA),six $(sort $(wildcard $(DATA)/*_layer[0-9][0-9].safetensors)),committed $(sort $(wildcard testdata/quality/*.safetensors)))
+# A folder may also hold samples of its files, which are no further texts.
+WHOLE = $(filter-out $(DATA)/sample_%,$(wildcard $(DATA)/*_layer[0-9][0-9].safetensors))
+QUALITY = $(if $(DATA),six $(sort $(WHOLE)),committed $(sort $(wildcard testdata/quality/*.safetensors)))
 
 quality: build ## Measure the selectors on real keys again and write docs/quality; DATA=DIR for other dumps
 	scripts/quality.sh bin/kvloom docs/quality/$(QUALITY)

@@ -1,34 +1,33 @@
 package lab
 
 import (
+	"bytes"
 	"fmt"
-	"image/color"
 	"math"
+	"path/filepath"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-)
 
-// colours that are told apart by people who see fewer of them (Okabe and Ito).
-var colours = []color.Color{color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
-	color.RGBA{86, 180, 233, 255}, color.RGBA{230, 159, 0, 255}}
+	"github.com/kvloom/kvloom/internal/picture"
+	"github.com/kvloom/kvloom/internal/wholefile"
+)
 
 // ceilingPercent is where regret is cut off in the picture.
 const ceilingPercent = 30
 
 // Picture draws the curves of one space into a file (.svg, .png or .pdf): the median as a line, the 90th percentile dashed.
 func Picture(curves []Curve, path string) error {
-	p := plot.New()
+	title := ""
 	if len(curves) > 0 {
 		s := curves[0].Space
-		p.Title.Text = fmt.Sprintf("%s %s: %d candidates", s.Family, s.Workload, len(s.US))
+		title = fmt.Sprintf("%s %s: %d candidates", s.Family, s.Workload, len(s.US))
 	}
-	p.X.Label.Text = "measured, % of the space"
-	p.Y.Label.Text = "slower than the best, %"
+	p := picture.New(title, "measured, % of the space", "slower than the best, %")
 	p.Y.Min, p.Y.Max = 0, ceilingPercent
 	p.Legend.Top = true
-	p.Add(plotter.NewGrid())
 	for i, c := range curves {
 		for _, series := range []struct {
 			values []float64
@@ -38,19 +37,22 @@ func Picture(curves []Curve, path string) error {
 			for k, v := range series.values {
 				xy = append(xy, plotter.XY{X: 100 * float64(k+1) / float64(len(c.Space.US)), Y: math.Min(100*v, ceilingPercent)})
 			}
-			line, err := plotter.NewLine(xy)
+			line, err := picture.Line(i, xy, series.dashes...)
 			if err != nil {
 				return fmt.Errorf("picture of %s: %w", c.Strategy, err)
 			}
-			line.Color, line.Dashes, line.Width = colours[i%len(colours)], series.dashes, vg.Points(1.5)
 			p.Add(line)
 			if series.dashes == nil {
 				p.Legend.Add(c.Strategy, line)
 			}
 		}
 	}
-	if err := p.Save(16*vg.Centimeter, 10*vg.Centimeter, path); err != nil {
-		return fmt.Errorf("picture %s: %w", path, err)
+	var b bytes.Buffer
+	if err := picture.Write(&b, []*plot.Plot{p}, 1, 16*vg.Centimeter, 10*vg.Centimeter, strings.TrimPrefix(filepath.Ext(path), ".")); err != nil {
+		return err
+	}
+	if err := wholefile.Write(path, b.Bytes()); err != nil {
+		return fmt.Errorf("picture: %w", err)
 	}
 	return nil
 }

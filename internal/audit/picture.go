@@ -4,22 +4,20 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/kvloom/kvloom/internal/picture"
 )
 
 // Picture writes a PNG: for each file the distribution of c* over its queries, as the share of queries whose c* is at least x.
 func Picture(w io.Writer, reports []Report) error {
-	p := plot.New()
-	p.Title.Text = "Cone condition: share of queries with c* of at least x"
-	p.X.Label.Text = "c* (0: no cone)"
-	p.Y.Label.Text = "share of queries"
+	p := picture.New("Cone condition: share of queries with c* of at least x", "c* (0: no cone)", "share of queries")
 	p.Y.Min, p.Y.Max = 0, 1
 	p.Legend.Top = true
-	p.Add(plotter.NewGrid())
 	for i, r := range reports {
 		var cs []float64
 		for _, q := range r.Queries {
@@ -33,19 +31,13 @@ func Picture(w io.Writer, reports []Report) error {
 		if len(points) == 0 {
 			continue
 		}
-		line, err := plotter.NewLine(points)
+		line, err := picture.Line(i, points)
 		if err != nil {
 			return fmt.Errorf("picture of %s: %w", r.File, err)
 		}
-		line.Color = plotutil.Color(i)
-		line.Width = vg.Points(1.5)
 		p.Add(line)
-		p.Legend.Add(r.File, line)
+		p.Legend.Add(strings.TrimSuffix(r.File, ".safetensors"), line)
 	}
-	png, err := p.WriterTo(8*vg.Inch, 5*vg.Inch, "png")
-	if err != nil {
-		return fmt.Errorf("picture: %w", err)
-	}
-	_, err = png.WriteTo(w)
-	return err
+	p.X.Max *= 1.25 // the legend stands beside the curves
+	return picture.Write(w, []*plot.Plot{p}, 1, 8*vg.Inch, 5*vg.Inch, "png")
 }

@@ -17,8 +17,8 @@ const (
 	importsTitle = "## Who imports whom"
 )
 
-// leaves import at most runtime/device, and whoever needs one imports it: geometries, groups of pages, files written whole.
-var leaves = []string{"internal/launch", "internal/groups", "internal/wholefile"}
+// leaves import at most runtime/device, and whoever needs one imports it: geometries, groups of pages, files written whole, pictures.
+var leaves = []string{"internal/launch", "internal/groups", "internal/wholefile", "internal/picture"}
 
 // TestImportTable holds the table of architecture.md against the imports of the tree.
 func TestImportTable(t *testing.T) {

@@ -3,16 +3,15 @@ package quality
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"sort"
 	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/kvloom/kvloom/internal/picture"
 )
 
 // pictured are the rows of one panel: those of the first page size and rule, at one budget, that have a stored form.
@@ -44,27 +43,11 @@ func budgets(rows []Row) []int {
 }
 
 func newPlot(title string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text = title
-	p.X.Label.Text = "bytes read for a page and KV head in a step, keys of a rerank included"
-	p.Y.Label.Text = "recall of the exact-LSE pages, %"
+	p := picture.New(title, "bytes a page and KV head in a step", "recall of the exact-LSE pages, %")
 	p.X.Scale = plot.LogScale{}
-	p.X.Tick.Marker = powersOfTwo{}
+	p.X.Tick.Marker = picture.Powers{}
 	p.Legend.Top, p.Legend.Left = false, false
-	p.Add(plotter.NewGrid())
 	return p
-}
-
-// powersOfTwo marks 2^n bytes.
-type powersOfTwo struct{}
-
-// Ticks are the powers of two inside the axis.
-func (powersOfTwo) Ticks(low, high float64) []plot.Tick {
-	var out []plot.Tick
-	for x := math.Exp2(math.Ceil(math.Log2(low))); x <= high; x *= 2 {
-		out = append(out, plot.Tick{Value: x, Label: fmt.Sprint(x)})
-	}
-	return out
 }
 
 // Recall draws recall against bytes at the smallest budget of the rows, one line for each kind of page score, in the first page
@@ -115,7 +98,7 @@ func Pareto(w io.Writer, rows []Row, format string) error {
 		return fmt.Errorf("picture: no rows to draw")
 	}
 	budget := budgets(rows)[0]
-	p := newPlot(fmt.Sprintf("Pareto front of the page scores, pages of %d, budget %d tokens", rows[0].PageSize, budget))
+	p := newPlot(fmt.Sprintf("Pareto front of the page scores, a rerank's keys among the bytes; pages of %d, budget %d tokens", rows[0].PageSize, budget))
 	all := pictured(rows, budget)
 	var plain, single []Row
 	for _, r := range all {
@@ -197,12 +180,14 @@ func series(p *plot.Plot, name string, i int, rows []Row) error {
 		points = append(points, plotter.XY{X: r.Read, Y: 100 * r.Recall})
 	}
 	sort.Slice(points, func(i, j int) bool { return points[i].X < points[j].X })
-	line, dots, err := plotter.NewLinePoints(points)
+	line, err := picture.Line(i, points)
 	if err != nil {
 		return fmt.Errorf("picture of %s: %w", name, err)
 	}
-	line.Color, dots.Color = plotutil.Color(i), plotutil.Color(i)
-	line.Width, dots.Shape = vg.Points(1.5), draw.CircleGlyph{}
+	dots, err := picture.Dots(i, points)
+	if err != nil {
+		return fmt.Errorf("picture of %s: %w", name, err)
+	}
 	p.Add(line, dots)
 	p.Legend.Add(name, line, dots)
 	return nil
@@ -212,10 +197,5 @@ func write(w io.Writer, p *plot.Plot, format string) error {
 	p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.6 // room for the names
 	p.Y.Min, p.Y.Max = p.Y.Min-4, p.Y.Max+3
 	p.Legend.XOffs = vg.Points(-8)
-	picture, err := p.WriterTo(8*vg.Inch, 5*vg.Inch, format)
-	if err != nil {
-		return fmt.Errorf("picture: %w", err)
-	}
-	_, err = picture.WriteTo(w)
-	return err
+	return picture.Write(w, []*plot.Plot{p}, 1, 8*vg.Inch, 5*vg.Inch, format)
 }
