@@ -42,10 +42,6 @@ func newPlot(x, y string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.Transparent
 	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.Legend.Top = true
-	p.Legend.Padding = vg.Points(2)
-	p.Legend.TextStyle.Color = foreground
-	p.Legend.TextStyle.Font = letters(9)
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.Color, a.Label.TextStyle.Color, a.Tick.Color, a.Tick.Label.Color = foreground, foreground, foreground, foreground
 		a.Label.TextStyle.Font, a.Tick.Label.Font = letters(10), letters(9)
@@ -69,17 +65,30 @@ var (
 func inline(p *plot.Plot, width, height vg.Length, description string) (template.HTML, error) {
 	c := vgsvg.New(width, height)
 	p.Draw(draw.New(c))
+	return embed(c, fmt.Sprintf(`role="img" aria-label="%s"`, template.HTMLEscapeString(description)))
+}
+
+// legend is the mark of a series beside its name.
+func legend(name string, mark plot.Thumbnailer) (swatch, error) {
+	c := vgsvg.New(vg.Points(24), vg.Points(9))
+	d := draw.New(c)
+	mark.Thumbnail(&d)
+	svg, err := embed(c, `aria-hidden="true"`)
+	return swatch{svg, name}, err
+}
+
+// embed is a canvas as an element of a page.
+func embed(c *vgsvg.Canvas, attributes string) (template.HTML, error) {
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
-		return "", fmt.Errorf("draw %s: %w", description, err)
+		return "", fmt.Errorf("draw %s: %w", attributes, err)
 	}
 	text := b.String()
 	m := svgOpening.FindStringSubmatch(text)
 	if m == nil {
 		return "", fmt.Errorf("BUG: report: no SVG element in %.200q", text)
 	}
-	text = fmt.Sprintf(`<svg role="img" aria-label="%s" viewBox="0 0 %s %s" preserveAspectRatio="xMidYMid meet">`,
-		template.HTMLEscapeString(description), m[1], m[2]) + text[len(m[0]):]
+	text = fmt.Sprintf(`<svg %s viewBox="0 0 %s %s" preserveAspectRatio="xMidYMid meet">`, attributes, m[1], m[2]) + text[len(m[0]):]
 	text = svgFont.ReplaceAllString(text, "font-family:inherit")
 	return template.HTML(styled.Replace(text)), nil //nolint:gosec // made here, its words escaped by the canvas
 }

@@ -19,7 +19,13 @@ func TestInline(t *testing.T) {
 		}
 		l.Color = series(i)
 		p.Add(l)
-		p.Legend.Add("a & b", l)
+		mark, err := legend("a & b", l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(mark.SVG), "var(--s") || strings.Contains(string(mark.SVG), "#03") {
+			t.Errorf("a mark has colours of its own: %s", mark.SVG)
+		}
 	}
 	got, err := inline(p, vg.Points(300), vg.Points(200), `a "chart" <of> & things`)
 	if err != nil {

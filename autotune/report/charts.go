@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"html/template"
 	"math"
 	"slices"
 
@@ -29,14 +28,14 @@ func familySeries(family string) int {
 func charts(rows []leader, t Tuning) (list []chart, err error) {
 	for _, c := range []struct {
 		title, caption string
-		make           func() (*plot.Plot, error)
+		make           func() (*plot.Plot, []swatch, error)
 	}{
 		{"Roofline", "Each point is a chosen kernel: flops of its model over the time, against flops a byte. The line is the board's bandwidth by its data sheet.",
-			func() (*plot.Plot, error) { return roofline(rows) }},
+			func() (*plot.Plot, []swatch, error) { return roofline(rows) }},
 		{"Convergence", "How far the best time so far was above the final best, mean of a family's workloads, in the order in which trials were measured.",
-			func() (*plot.Plot, error) { return convergence(t.Trials) }},
+			func() (*plot.Plot, []swatch, error) { return convergence(t.Trials) }},
 	} {
-		p, err := c.make()
+		p, marks, err := c.make()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.title, err)
 		}
@@ -47,14 +46,31 @@ func charts(rows []leader, t Tuning) (list []chart, err error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, chart{c.title, c.caption, template.HTML(svg)})
+		list = append(list, chart{c.title, c.caption, svg, marks})
 	}
 	return list, nil
 }
 
+// drawn is a series of a chart.
+type drawn interface {
+	plot.Plotter
+	plot.Thumbnailer
+}
+
+// marker adds series to a plot and their marks to its legend.
+func marker(p *plot.Plot, marks *[]swatch) func(string, drawn) error {
+	return func(name string, d drawn) error {
+		p.Add(d)
+		mark, err := legend(name, d)
+		*marks = append(*marks, mark)
+		return err
+	}
+}
+
 // roofline is nil where no point has flops.
-func roofline(rows []leader) (*plot.Plot, error) {
-	p := newPlot("flops a byte", "Tflop/s")
+func roofline(rows []leader) (p *plot.Plot, marks []swatch, err error) {
+	p = newPlot("flops a byte", "Tflop/s")
+	add := marker(p, &marks)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	byFamily := map[string]plotter.XYs{}
@@ -72,34 +88,35 @@ func roofline(rows []leader) (*plot.Plot, error) {
 		lo, hi, roof = min(lo, x), max(hi, x), max(roof, l.RoofTBPerS)
 	}
 	if len(families) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	lo, hi = lo/2, hi*2
 	if roof > 0 {
 		line, err := plotter.NewLine(plotter.XYs{{X: lo, Y: lo * roof}, {X: hi, Y: hi * roof}})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		line.Color, line.Width = foreground, vg.Points(1.2)
-		p.Add(line)
-		p.Legend.Add(fmt.Sprintf("%.1f TB/s", roof), line)
+		if err := add(fmt.Sprintf("%.1f TB/s", roof), line); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, f := range families {
 		points, err := plotter.NewScatter(byFamily[f])
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		points.GlyphStyle = draw.GlyphStyle{Color: series(familySeries(f)), Radius: vg.Points(3), Shape: plotter.DefaultGlyphStyle.Shape}
 		points.Shape = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.CrossGlyph{}, draw.PyramidGlyph{}}[familySeries(f)%5]
-		p.Add(points)
-		p.Legend.Add(f, points)
+		if err := add(f, points); err != nil {
+			return nil, nil, err
+		}
 	}
-	p.Legend.Left = true
-	return p, nil
+	return p, marks, nil
 }
 
 // convergence is nil where nothing was measured.
-func convergence(trials []store.Trial) (*plot.Plot, error) {
+func convergence(trials []store.Trial) (p *plot.Plot, marks []swatch, err error) {
 	type point struct {
 		family         string
 		context, batch int
@@ -128,8 +145,8 @@ func convergence(trials []store.Trial) (*plot.Plot, error) {
 		}
 		curves[k.family] = append(curves[k.family], so)
 	}
-	p := newPlot("trials of a workload", "best so far above the final best, %")
-	added := false
+	p = newPlot("trials of a workload", "best so far above the final best, %")
+	add := marker(p, &marks)
 	for _, w := range measure.Works {
 		xy := meanCurve(curves[string(w)])
 		if len(xy) == 0 {
@@ -137,21 +154,20 @@ func convergence(trials []store.Trial) (*plot.Plot, error) {
 		}
 		line, err := plotter.NewLine(xy)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		line.Color, line.Width, line.StepStyle = series(familySeries(string(w))), vg.Points(1.6), plotter.PostStep
 		line.Dashes = [][]vg.Length{nil, {vg.Points(6), vg.Points(2)}, {vg.Points(2), vg.Points(2)}, {vg.Points(8), vg.Points(2), vg.Points(2), vg.Points(2)}, {vg.Points(4), vg.Points(4)}}[familySeries(string(w))%5]
-		p.Add(line)
-		p.Legend.Add(string(w), line)
-		added = true
+		if err := add(string(w), line); err != nil {
+			return nil, nil, err
+		}
 	}
-	if !added {
-		return nil, nil
+	if len(marks) == 0 {
+		return nil, nil, nil
 	}
 	p.Y.Min, p.Y.Max = 0, max(p.Y.Max, 1) // below a percent nothing is worth a picture
 	p.X.Tick.Marker = plot.TickerFunc(wholeNumbers)
-	p.Legend.Left, p.Legend.XOffs = true, vg.Points(170) // curves have come down by there
-	return p, nil
+	return p, marks, nil
 }
 
 // wholeNumbers are about five ticks.

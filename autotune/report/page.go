@@ -69,6 +69,13 @@ type leader struct {
 type chart struct {
 	Title, Caption string
 	SVG            template.HTML
+	Legend         []swatch // below the chart: there are more families than a chart has empty corners
+}
+
+// swatch is a line of a legend.
+type swatch struct {
+	SVG  template.HTML
+	Name string
 }
 
 type importance struct {
