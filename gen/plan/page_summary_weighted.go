@@ -20,6 +20,7 @@ func planWeightedSummary(s *specs.Spec, t Target) FamilyPlan {
 			continue
 		}
 		if s.SummaryTokens() > 16 {
+			p.addWeighted32(s, t, form)
 			for _, choice := range summaryBlockChoices[s.SummaryTokens()] {
 				c := weightedBlockCandidate(s, t, form, choice)
 				if reason := summaryRefusal(t, choice, c.Geometry.DynamicShared); reason != "" {
@@ -50,8 +51,12 @@ func planWeightedSummary(s *specs.Spec, t Target) FamilyPlan {
 			}
 		}
 	}
-	if s.SummaryTokens() == 32 { // more registers a thread, fewer blocks: 502 us a 128K layer of 8 heads, the fastest of four
-		p.Candidates = lead(p.Candidates, func(c Candidate) bool { return c.Param("warps") == 2 && c.Param("blocks") == 4 })
+	if s.SummaryTokens() == 32 {
+		// Of a block a page the one with more registers a thread and fewer blocks is the fastest of four; a warp a page takes a third of its time.
+		p.Candidates = lead(p.Candidates, func(c Candidate) bool {
+			return c.Kernel == "kvloom::page_summary_block" && c.Param("warps") == 2 && c.Param("blocks") == 4
+		})
+		p.Candidates = lead(p.Candidates, func(c Candidate) bool { return c.Kernel == "kvloom::page_summary_weighted32" })
 	}
 	return p
 }

@@ -111,6 +111,7 @@ func (b *Bench) prepare(ctx context.Context, rig *measure.Rig, j Job, p *plan.Pl
 				return best, fmt.Errorf("%s: %w", c.ID(), err)
 			}
 			us = measure.Summarise(samples).Median
+			b.Progress(fmt.Sprintf("tried: %s %.2f us", c.ID(), us))
 		}
 		if best.step == nil || us < least {
 			best, least = prepared{step, strings.TrimPrefix(c.ID(), string(c.Family)+" ")}, us
