@@ -101,7 +101,7 @@ func selectCandidate(s *specs.Spec, t Target, shape selectShape) Candidate {
 // page_select_cluster.cuh and page_select_masses.cuh).
 func selectStatic(heads int, shape selectShape) int {
 	warps := shape.threads / 32
-	return 3*2048*4 + 8*heads*(warps+shape.cluster+1) + 8*(shape.cluster+warps) + 3*4*warps + 3*3*4 + 96 + 32 + 8*min(heads, selectMostHeads)
+	return 3*2048*4 + 8*heads*(warps+shape.cluster+1) + 8*(shape.cluster+warps) + 3*4*warps + 3*3*4 + 96 + 32 + 24 + 2*8*min(heads, selectMostHeads)
 }
 
 // SelectStatic is the static shared memory that the plan reckons with for a page_select candidate, in bytes; tests hold it against

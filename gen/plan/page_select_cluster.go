@@ -59,6 +59,12 @@ func selectClusterCandidates(s *specs.Spec, t Target) (candidates []Candidate, r
 		return c.Param("threads")*c.Param("cluster")*c.Param("pages") >= row && !waits
 	}
 	candidates = lead(candidates, holds)
+	if single(s) && LeavesMasses(s) { // 8 lists of 32768 pages: 5.5 us, where rows that pass a stage in shared memory take 8.3
+		candidates = lead(candidates, func(c Candidate) bool {
+			quads := selectQuads(headsPerList(s), c.Param("threads"), c.Param("pages")) > 0
+			return quads && c.Param("cluster") >= 8 && holds(c) && row > selectShortRow(s, c)
+		})
+	}
 	if 4*mostLists(s) > t.SMs { // 64 lists of 8192 pages: 7.9 us, where clusters of 8 take 19.8
 		candidates = lead(candidates, func(c Candidate) bool { return c.Param("cluster") == 2 && holds(c) })
 	}
@@ -74,6 +80,19 @@ func selectKept(heads, pages int) int {
 		return pages
 	}
 	return 48 / heads
+}
+
+// selectQuads is quads_of: turns of four adjacent pages whose scores a thread reads into registers, where masses stand beside them.
+func selectQuads(heads, threads, pages int) int {
+	if threads > 512 || threads < 256 || pages%4 != 0 || pages*heads > 32 {
+		return 0
+	}
+	return pages / 4
+}
+
+// selectShortRow is the longest row that a candidate sums even where masses stand beside it.
+func selectShortRow(s *specs.Spec, c Candidate) int {
+	return c.Param("cluster") * c.Param("threads") * min(c.Param("pages"), 16/headsPerList(s))
 }
 
 // padded is the smallest power of two that is not below n.

@@ -45,13 +45,19 @@ func shareCapacity(of selectClusterShape, words int) int {
 	return min(words/of.threads, of.pages+8192/of.threads) * of.threads * of.cluster
 }
 
+// selectSplit is how many parts of a warp share the heads of four pages in the first launch: a thread has 8 heads of them at most in
+// registers.
+func selectSplit(heads int) int {
+	if heads > 8 {
+		return 2
+	}
+	return 1
+}
+
 // withShares adds a first launch to a candidate that selects from rows of up to `capacity` pages.
 func withShares(s *specs.Spec, c Candidate, of selectClusterShape, capacity, parts int) Candidate {
 	heads := headsPerList(s)
 	blocks := of.cluster * parts
-	turns := (longestRow(s) + blocks*selectSharesThreads - 1) / (blocks * selectSharesThreads)
-	turn := selectTurn(heads, selectSharesThreads)
-	ahead := max(min(turns, (64<<10)/turn), 1)
 	c.Params = append(c.Params, Param{"slices", parts})
 	c.First = &First{Kernel: "kvloom::page_select_shares", Constants: []Constant{
 		{"PAGE", fmt.Sprint(s.SummaryTokens())},
@@ -60,10 +66,10 @@ func withShares(s *specs.Spec, c Candidate, of selectClusterShape, capacity, par
 		{"kCluster", fmt.Sprint(of.cluster)},
 		{"kCapacity", fmt.Sprint(capacity)},
 		{"kSlices", fmt.Sprint(parts)},
-		{"kAhead", fmt.Sprint(ahead)},
+		{"kSplit", fmt.Sprint(selectSplit(heads))},
 	}}
 	c.Geometry.First = &launch.First{
-		Entry: selectSharesEntry, Block: selectSharesThreads, DynamicShared: ahead * turn, Counters: 1,
+		Entry: selectSharesEntry, Block: selectSharesThreads, Counters: 1,
 		Grid: [3]launch.Extent{{Of: []launch.Quantity{launch.Lists}, Times: int64(blocks), Per: 1}, launch.Const(1), launch.Const(1)},
 	}
 	c.Geometry.Workspace = append(slices.Clone(c.Geometry.Workspace),
@@ -88,7 +94,6 @@ func selectSharesCandidates(s *specs.Spec, t Target) (candidates []Candidate, re
 		c.Constants = append(c.Constants, Constant{"kPages", fmt.Sprint(of.pages)}, Constant{"kCapacity", fmt.Sprint(capacity)})
 		c.Header, c.Kernel = "kernels/page_select_shares.cuh", "kvloom::page_select_from_shares"
 		c.Geometry.DynamicShared = max(c.Geometry.DynamicShared, selectClusterShared(headsPerList(s), of))
-		c.MinBlocks = 2 // its blocks stand by beside those of the first launch
 		c = withShares(s, c, of, capacity, selectSlices(s, cluster))
 		reason := selectSharesRefusal(s, of)
 		if reason == "" {
@@ -103,16 +108,20 @@ func selectSharesCandidates(s *specs.Spec, t Target) (candidates []Candidate, re
 	return candidates, rejected
 }
 
+// single tells whether a workload of the spec has one request, beside whose scores masses may stand.
+func single(s *specs.Spec) bool {
+	return slices.ContainsFunc(s.Workloads, func(w specs.Workload) bool { return w.Batch == 1 })
+}
+
 // selectSharesRefusal says why a first launch is of no use to a spec's selection.
 func selectSharesRefusal(s *specs.Spec, of selectClusterShape) string {
 	heads := headsPerList(s)
-	single := slices.ContainsFunc(s.Workloads, func(w specs.Workload) bool { return w.Batch == 1 })
 	switch {
 	case s.Locks.Combine != "share_average":
 		return fmt.Sprintf("%s: shares alone are made ahead", s.Locks.Combine)
 	case !LeavesMasses(s):
 		return "page_score leaves no masses beside the scores"
-	case !single:
+	case !single(s):
 		return "masses stand beside the scores of one request alone"
 	case heads*longestRow(s) < selectSharesLeast:
 		return fmt.Sprintf("%d scores a list: a launch of its own for its shares takes longer than to read them", heads*longestRow(s))

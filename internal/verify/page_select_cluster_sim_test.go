@@ -15,6 +15,8 @@ import (
 var clusterCases = []ScoreCase{
 	{Name: "longest row that fits, and one page more", KVHeads: 1, Pages: []int{8192}, Replays: [][]int{{8193}, {8191}, {130}}, Slots: 128, Fill: normalScores},
 	{Name: "every page of a thread", KVHeads: 1, Pages: []int{14000}, Replays: [][]int{{12289}, {4097}}, Slots: 128, Fill: normalScores},
+	{Name: "rows that end inside four pages", KVHeads: 2, Pages: []int{8189}, Replays: [][]int{{8186}, {4099}}, Slots: 128, Fill: normalScores},
+	{Name: "rows that are not aligned", KVHeads: 2, Pages: []int{8191}, Padded: true, Replays: [][]int{{8190}}, Slots: 128, Fill: normalScores},
 	{Name: "few values, many ties across blocks", KVHeads: 1, Pages: []int{8100}, Slots: 100, Fill: each(fewValues)},
 	{Name: "near ties across blocks", KVHeads: 1, Pages: []int{8000}, Slots: 128, Fill: each(nearTies)},
 	{Name: "all nearly equal", KVHeads: 1, Pages: []int{8000}, Replays: [][]int{{3000}}, Slots: 128, Fill: each(nearlyEqual)},

@@ -83,7 +83,7 @@ var Choices = []Choice{
 	{"page_select", 0, 0, "page_select hopper threads=512 cluster=2 pages=8", "sm_90a", "kernels/page_select_hopper_threads512_cluster2_pages8.cu"},
 	{"page_select", 0, 0, "page_select portable threads=1024 cluster=1", "compute_80", "kernels/page_select_portable_threads1024_cluster1.cu"},
 	{"page_select", 32768, 1, "page_select hopper threads=512 cluster=8 pages=2", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages2.cu"},
-	{"page_select", 131072, 1, "page_select hopper threads=512 cluster=8 pages=2", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages2.cu"},
+	{"page_select", 131072, 1, "page_select hopper threads=256 cluster=8 pages=4", "sm_90a", "kernels/page_select_hopper_threads256_cluster8_pages4.cu"},
 	{"page_attend", 0, 0, "page_attend hopper warps=8 stages=2 cluster=8 columns=1 list=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_cluster8_columns1_list1.cu"},
 	{"page_attend", 0, 0, "page_attend portable warps=4 stages=2 splits=16", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits16.cu"},
 	{"dense", 0, 0, "page_attend hopper warps=8 stages=2 splits=16 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_bulk1.cu"},

@@ -80,7 +80,7 @@ var Choices = []Choice{
 	{"page_summary", 0, 0, "page_summary portable warps=4 blocks=2 tridiagonal=1 residual=0 stagger=500", "compute_80", "kernels/page_summary_portable_warps4_blocks2_tridiagonal1_residual0_stagger500.cu"},
 	{"page_score", 0, 0, "page_score hopper imma=1 heads=8 warps=8 split=1 stages=3 blocks=1 run=1 together=1 ones=1 pad=0 hint=1 fill=1", "sm_90a", "kernels/page_score_hopper_imma1_heads8_warps8_split1_stages3_blocks1_run1_together1_ones1_pad0_hint1_fill1.cu"},
 	{"page_score", 0, 0, "page_score portable warps=4 blocks=3 stages=0 bulk=0", "compute_80", "kernels/page_score_portable_warps4_blocks3_stages0_bulk0.cu"},
-	{"page_select", 0, 0, "page_select hopper threads=1024 cluster=8 pages=4", "sm_90a", "kernels/page_select_hopper_threads1024_cluster8_pages4.cu"},
+	{"page_select", 0, 0, "page_select hopper threads=512 cluster=8 pages=8", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages8.cu"},
 	{"page_select", 0, 0, "page_select portable threads=1024 cluster=1", "compute_80", "kernels/page_select_portable_threads1024_cluster1.cu"},
 	{"page_select", 32768, 1, "page_select hopper threads=512 cluster=8 pages=2", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages2.cu"},
 	{"page_select", 131072, 1, "page_select hopper threads=512 cluster=8 pages=2", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages2.cu"},

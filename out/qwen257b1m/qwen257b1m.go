@@ -82,7 +82,7 @@ var Choices = []Choice{
 	{"page_score", 0, 0, "page_score portable warps=4 blocks=3 stages=0 bulk=0", "compute_80", "kernels/page_score_portable_warps4_blocks3_stages0_bulk0.cu"},
 	{"page_select", 0, 0, "page_select hopper threads=512 cluster=16 pages=8", "sm_90a", "kernels/page_select_hopper_threads512_cluster16_pages8.cu"},
 	{"page_select", 0, 0, "page_select portable threads=1024 cluster=1", "compute_80", "kernels/page_select_portable_threads1024_cluster1.cu"},
-	{"page_select", 131072, 1, "page_select hopper threads=512 cluster=8 pages=2", "sm_90a", "kernels/page_select_hopper_threads512_cluster8_pages2.cu"},
+	{"page_select", 131072, 1, "page_select hopper threads=256 cluster=8 pages=4", "sm_90a", "kernels/page_select_hopper_threads256_cluster8_pages4.cu"},
 	{"page_select", 524288, 1, "page_select hopper threads=512 cluster=16 pages=4", "sm_90a", "kernels/page_select_hopper_threads512_cluster16_pages4.cu"},
 	{"page_attend", 0, 0, "page_attend hopper warps=4 stages=2 cluster=16 columns=1 list=1", "sm_90a", "kernels/page_attend_hopper_warps4_stages2_cluster16_columns1_list1.cu"},
 	{"page_attend", 0, 0, "page_attend portable warps=4 stages=2 splits=33", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits33.cu"},

@@ -281,12 +281,35 @@ __device__ __forceinline__ bool page_select_in_cluster(const PageSelectArgs& arg
       args, reinterpret_cast<float*>(buffer + kLeft), true, out);
 }
 
+// The same as a call, for what seldom runs.
+template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead>
+__device__ __noinline__ void page_select_staged_call(const PageSelectArgs& args, float* stage, bool massed, ListOut out) {
+  page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(args, stage, massed, out);
+}
+
 // Dynamic shared memory: kBufferWords, and kAhead turns of scores. Short rows are summed here all the same: what a thread has of them is in
 // its registers, and one exchange costs no more than to read the parts of the masses.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
   extern __shared__ __align__(16) uint32_t buffer[];
   constexpr int kShortRow = kCluster * kThreads * (kPages < 16 / HEADS ? kPages : 16 / HEADS);
+  constexpr int kQuads = quads_of(HEADS, kThreads, kPages);
+  if constexpr (kQuads > 0) {
+    using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
+    constexpr int kExchange = (sizeof(Memory) + 15) / 16 * 4;
+    static_assert(kExchange + 4 * kQuads * kThreads <= kBufferWords, "values lie behind what the blocks exchange");
+    const bool held = args.masses != nullptr && args.batch == 1 && args.max_pages > kShortRow && args.max_pages <= 4 * kQuads * kThreads * kCluster;
+    ListOut out{list_of<kCluster>(args)};
+    if (held && select_by_quads<PAGE, HEADS, kThreads, kCluster, kDependent, kQuads>(args, *reinterpret_cast<Memory*>(buffer),
+                                                                                  reinterpret_cast<float*>(buffer + kExchange), out)) {
+      write_count<kCluster>(args);
+      return;
+    }
+    if (held) __syncthreads();  // another form takes the buffer over
+    page_select_staged_call<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
+        args, reinterpret_cast<float*>(buffer + kBufferWords), !held && args.max_pages > kShortRow, out);
+    return;
+  }
   page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(
       args, reinterpret_cast<float*>(buffer + kBufferWords), args.max_pages > kShortRow, ListOut{list_of<kCluster>(args)});
 }

@@ -16,6 +16,7 @@ namespace select {
 
 constexpr int kShareBins = 256;
 constexpr int kFineBins = 192;       // 8 an octave: 24 octaves below the largest possible sum of shares
+constexpr int kLowestBin = 41;       // below it lie sums near 2^-70, in which shares that count as 0 could have a part
 constexpr int kMostCandidates = 512;  // of the bin in which the best pages end
 constexpr int kFewCandidates = 160;   // more are worth a second histogram: ranking takes their square
 constexpr int kMostExtra = 8192;      // pages of a block beyond those that its threads keep
@@ -37,15 +38,54 @@ __device__ __forceinline__ float flushed_share(float a, float b) {
   return c;
 }
 
-// A score, or -inf and no access. One instruction and no branch: with branches between them the loads of a thread's pages would wait
-// for what is computed of the first.
-__device__ __forceinline__ float load_score(const float* p, bool live) {
+// A float, or the one with the bits kElse and no access. One instruction and no branch: with branches between them the loads of a thread's
+// pages would wait for what is computed of the first.
+template <uint32_t kElse>
+__device__ __forceinline__ float load_or(const float* p, bool live) {
   float v;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, 0xff800000;\n@p ld.global.f32 %0, [%1];\n}\n"
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, %3;\n@p ld.global.f32 %0, [%1];\n}\n"
                : "=f"(v)
-               : "l"(p), "r"(static_cast<int>(live))
+               : "l"(p), "r"(static_cast<int>(live)), "n"(kElse)
                : "memory");
   return v;
+}
+
+// Four floats, 16-byte aligned. Volatile, so that all of a thread's are asked for before the first is waited for.
+__device__ __forceinline__ float4 load4(const float* p) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
+constexpr uint32_t kMinusInfinity = 0xff800000u;
+
+// A score, or -inf and no access.
+__device__ __forceinline__ float load_score(const float* p, bool live) { return load_or<kMinusInfinity>(p, live); }
+
+// Four adjacent values of `rows` rows of floats, those before `limit`; else the float of the bits kElse. `whole`: rows are aligned to 16 bytes.
+// Few instructions where all four are there, as nearly always.
+template <uint32_t kElse, int kTurns, int kRows>
+__device__ __forceinline__ void load_quads(float4 (&to)[kTurns][kRows], const float* row, int64_t stride, int turn, int at, int limit, bool whole,
+                                           int rows = kRows) {
+  if (__builtin_expect(whole && at + (kTurns - 1) * turn + 4 <= limit && rows >= kRows, true)) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float* const from = row + r * stride + at;
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) to[i][r] = load4(from + i * turn);
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        const int left = r < rows ? limit - at - i * turn : 0;
+        const float* const from = row + r * stride + at + i * turn;
+        to[i][r].x = load_or<kElse>(from, left > 0), to[i][r].y = load_or<kElse>(from + 1, left > 1);
+        to[i][r].z = load_or<kElse>(from + 2, left > 2), to[i][r].w = load_or<kElse>(from + 3, left > 3);
+      }
+    }
+  }
 }
 
 // Volatile, so that a branch that does not want it does not wait for it.
@@ -64,15 +104,20 @@ __host__ __device__ constexpr int top_eighth() {
   return static_cast<int>(__builtin_bit_cast(uint32_t, padded(HEADS) * kShareUnit) >> 20);
 }
 
-// The bin of a sum of HEADS shares: larger sums never have a lower bin. Bin 0 holds zeros alone.
+// The bin of a sum of HEADS shares, which pages below kLowestBin have none of: 0. Larger sums never have a lower bin. Bins below kShareBins -
+// kFineBins are two octaves wide: the larger of two lines, which meet there.
 template <int HEADS>
 __device__ __forceinline__ int share_bin(float sum) {
-  const int below = max(top_eighth<HEADS>() - static_cast<int>(__float_as_uint(sum) >> 20), 0);
-  const int bin = below < kFineBins ? kShareBins - 1 - below : max(kShareBins - 1 - kFineBins - (below - kFineBins) / 16, 1);
-  return sum > 0.0f ? bin : 0;
+  constexpr int kFirstWide = kShareBins - 1 - kFineBins + kFineBins / 16;
+  const int eighth = static_cast<int>(__float_as_uint(sum) >> 20);
+  const int bin = max(eighth + (kShareBins - 1 - top_eighth<HEADS>()), (eighth + (16 * kFirstWide + 15 - top_eighth<HEADS>())) >> 4);
+  static_assert(kFineBins % 16 == 0 && 16 * kFirstWide + 15 >= top_eighth<HEADS>(), "the lines meet at a bin's end, and no bin is negative");
+  static_assert(kFirstWide - (top_eighth<HEADS>() - static_cast<int>(__builtin_bit_cast(uint32_t, 0x1p-72f * kShareUnit) >> 20)) / 16 < kLowestBin,
+                "sums of 2^-72 lie below the lowest bin");
+  return bin >= kLowestBin ? bin : 0;
 }
 
-// The least sum of a bin above 0.
+// The least sum of a bin from kLowestBin on.
 template <int HEADS>
 __device__ __forceinline__ float bin_begin(int bin) {
   const int below = bin >= kShareBins - kFineBins ? kShareBins - 1 - bin : kFineBins + 16 * (kShareBins - kFineBins - 1 - bin) + 15;
@@ -290,9 +335,9 @@ __device__ __forceinline__ int bits_before(int words, Word word_of) {
 }
 
 // Ranks the candidates of the cut, four lanes of the block each: won(rank, page) takes those that are among the best `left`, and what lies
-// in this block's part or below it is noted. All warps, which do not meet here.
+// in this block's part, in `marks` by a bit a page, or below it is noted. All warps, which do not meet here.
 template <int kThreads, class Memory, class Won>
-__device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, const Cut& cut, Won won) {
+__device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, const Cut& cut, uint32_t* marks, Won won) {
   const int tid = threadIdx.x, lane = tid % 32;
   for (int from = 0; from < cut.in_bin; from += kThreads / 4) {
     const int i = from + tid / 4;
@@ -310,10 +355,15 @@ __device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, co
     better += __shfl_xor_sync(reduce::kFullWarp, better, 2);
     const bool wins = live && tid % 4 == 0 && better < cut.left;
     if (wins) won(better, page);
-    if (wins && page >= part.begin && page < part.end) atomicOr(&sm.won[(page - part.begin) / 32], 1u << (page - part.begin) % 32);
+    if (wins && page >= part.begin && page < part.end) atomicOr(&marks[(page - part.begin) / 32], 1u << (page - part.begin) % 32);
     const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && page < part.begin);
     if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
   }
+}
+
+template <int kThreads, class Memory, class Won>
+__device__ __forceinline__ void rank_candidates(Memory& sm, const Part& part, const Cut& cut, Won won) {
+  rank_candidates<kThreads>(sm, part, cut, sm.won, won);
 }
 
 // The same by one warp alone, of at most 32 candidates: a lane each, bit by bit from the first that differs, so that nothing waits for shared
@@ -530,6 +580,116 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
     __syncthreads();
   }
   if constexpr (!Out::kEarly) write_list<kThreads>(sm, part, out);
+  return true;
+}
+
+// Ranks the candidates of the cut, at most 64: a warp one at a time against all. Winners are taken where they are this block's, and counted
+// where they lie below it.
+template <int kWarps, class Memory>
+__device__ __forceinline__ void rank_few(Memory& sm, const Part& part, const Cut& cut) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto key_of = [&](int i) {
+    const uint2 c = sm.candidates[i];
+    return static_cast<uint64_t>(c.x) << 32 | ~c.y;
+  };
+  const uint64_t first = lane < cut.in_bin ? key_of(lane) : 0, second = lane + 32 < cut.in_bin ? key_of(lane + 32) : 0;
+  int lower = 0;
+#pragma unroll 1
+  for (int i = warp; i < cut.in_bin; i += kWarps) {
+    const uint64_t mine = __shfl_sync(reduce::kFullWarp, i < 32 ? first : second, i % 32);
+    const int better = __popc(__ballot_sync(reduce::kFullWarp, first > mine)) + __popc(__ballot_sync(reduce::kFullWarp, second > mine));
+    const int at = static_cast<int>(~static_cast<uint32_t>(mine)) - part.begin;
+    if (better < cut.left) {
+      lower += at < 0;
+      if (lane == 0 && at >= 0 && at < part.end - part.begin) atomicOr(&sm.taken[at / 32], 1u << at % 32);
+    }
+  }
+  if (lane == 0 && lower != 0) atomicAdd(&sm.before, lower);
+}
+
+// Writes the taken pages of this block, behind a barrier of the block: a thread has a word of 32 pages.
+template <int kThreads, class Memory, class Out>
+__device__ __forceinline__ void write_words(const Memory& sm, const Part& part, const Out& out) {
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, words = (part.end - part.begin + 31) / 32;
+  if (warp * 32 >= words) return;
+  uint32_t word = tid < words ? sm.taken[tid] : 0;
+  int before = 0;
+#pragma unroll 1
+  for (int w = lane; w < warp * 32; w += 32) before += __popc(sm.taken[w]);
+  int position = sm.before + __reduce_add_sync(reduce::kFullWarp, before) + reduce::warp_exclusive_scan(__popc(word));
+  for (; word != 0; word &= word - 1) out(position++, part.begin + 32 * tid + __ffs(word) - 1);
+}
+
+// The same choice of values in registers, four adjacent pages a thread and turn: value[4 q + i] is that of page begin + 4 (q kThreads + tid) +
+// i; 0 where it does not compete. sm.taken is zeroed. `values` is this block's, [4 kQuads kThreads], and free.
+template <int HEADS, int kThreads, int kCluster, int kQuads, bool kCounted, class Memory, class Out>
+__device__ __forceinline__ bool choose_quads(Memory& sm, const Part& part, const float (&value)[4 * kQuads], float* values, Out& out) {
+  constexpr int kWarps = kThreads / 32;
+  static_assert(4 * kQuads <= 32 && kWarps * kQuads * 4 <= kThreads, "a thread has a word of the pages that are taken");
+  const int tid = threadIdx.x;
+  const uint32_t counts_in = ptx::shared_address(part.counts), candidates_in = ptx::shared_address(part.candidates);
+  if constexpr (!kCounted) {
+    __syncthreads();
+    send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[part.rank], counts_in);
+    cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
+  }
+  Cut cut = sm.cut;
+  if (cut.bin <= 0) return false;
+  int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
+  bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
+  float least = bin_begin<HEADS>(cut.bin), above = bin_begin<HEADS>(cut.bin + 1);
+  if (!whole && cut.in_bin > kFewCandidates) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q)
+      *reinterpret_cast<float4*>(&values[4 * (q * kThreads + tid)]) = make_float4(value[4 * q], value[4 * q + 1], value[4 * q + 2], value[4 * q + 3]);
+    cut_bin_call<kThreads, kCluster>(sm, values + tid, part.turns, ptx::shared_address(part.bin), part.candidates, part.rank, least, above, cut.left);
+    const uint32_t from = __float_as_uint(least);
+    const int step = part_step(least, above);
+    cut = sm.cut;
+    const int lower_before = lower_above;
+    lower_above += sm.lower[cut.bin + 1];
+    lower_in_bin = sm.lower[cut.bin] + lower_before - lower_above;
+    whole = cut.in_bin == cut.left;
+    if (cut.bin < kShareBins - 1) above = __uint_as_float(from + ((cut.bin + 1u) << step));
+    least = __uint_as_float(from + (static_cast<uint32_t>(cut.bin) << step));
+    if (!whole && cut.in_bin > kMostCandidates) return false;
+  }
+  const float sure = whole ? least : above;
+  uint2* const own = reinterpret_cast<uint2*>(values);  // candidates of this block
+  float top = value[0];
+#pragma unroll
+  for (int i = 1; i < 4 * kQuads; ++i) top = fmaxf(top, value[i]);
+  if (top >= least) {  // of few threads
+#pragma unroll
+    for (int i = 0; i < 4 * kQuads; ++i) {
+      if (value[i] >= sure)
+        atomicOr(&sm.taken[i / 4 * kThreads / 8 + tid / 8], 1u << (tid % 8 * 4 + i % 4));
+      else if (value[i] >= least)
+        own[atomicAdd(&sm.sent, 1)] = make_uint2(__float_as_uint(value[i]), part.begin + 4 * (i / 4 * kThreads + tid) + i % 4);
+    }
+  }
+#pragma unroll 1
+  for (int at = tid; at < min(part.end, part.sinks) - part.begin; at += kThreads) atomicOr(&sm.taken[at / 32], 1u << at % 32);
+#pragma unroll 1
+  for (int at = max(part.recent - part.begin, 0) + tid; at < part.end - part.begin; at += kThreads) atomicOr(&sm.taken[at / 32], 1u << at % 32);
+  if (tid == 0) sm.before = min(part.begin, part.sinks) + max(part.begin - part.recent, 0) + lower_above + (whole ? lower_in_bin : 0);
+  __syncthreads();
+  if (!whole) {
+    const uint32_t pieces = sm.sent * kCluster;
+#pragma unroll 1
+    for (uint32_t x = tid; x < pieces; x += kThreads) {
+      const uint32_t to = x % kCluster;
+      ptx::store_async(ptx::map_to_rank(ptx::shared_address(&sm.candidates[lower_in_bin + x / kCluster]), to), own[x / kCluster],
+                       ptx::map_to_rank(candidates_in, to));
+    }
+    ptx::wait_cluster_barrier(candidates_in, 0);
+    if (cut.in_bin <= 64)
+      rank_few<kWarps>(sm, part, cut);
+    else
+      rank_candidates<kThreads>(sm, part, cut, sm.taken, [](int, int) {});
+    __syncthreads();
+  }
+  write_words<kThreads>(sm, part, out);
   return true;
 }
 

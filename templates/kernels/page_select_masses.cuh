@@ -28,29 +28,50 @@ struct RowParts {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
   }
-  // In two steps: parts that a usual launch of page_score writes, and the others, unless the last of the first says that there are none.
+  // Parts that a usual launch of page_score writes.
   static constexpr int kUsual = 5;
   __device__ __forceinline__ void load_usual(const float2* row) {
 #pragma unroll
     for (int i = 0; i < kUsual; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
   }
-  __device__ __forceinline__ void load_others(const float2* row) {
-    const bool more = __shfl_sync(reduce::kFullWarp, part[kUsual - 1].x, 31) != -reduce::kInfinity;
-#pragma unroll
-    for (int i = kUsual; i < kLoads; ++i) part[i] = more ? load_part(row + 32 * i + threadIdx.x % 32) : make_float2(0.0f, 0.0f);
-  }
   __device__ __forceinline__ float2 sum() const {
-    float top = -reduce::kInfinity, all = 0.0f;
+    float top = -reduce::kInfinity, all = 0.0f, shift[kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
-      if (part[i].y != 0.0f) top = fmaxf(top, part[i].x);
+    for (int i = 0; i < kLoads; ++i) shift[i] = part[i].y != 0.0f ? part[i].x : -reduce::kInfinity, top = fmaxf(top, shift[i]);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(reduce::kFullWarp, top, step));
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
-      if (part[i].y != 0.0f) all = fmaf(part[i].y, exp2_approx(part[i].x - top), all);
+    for (int i = 0; i < kLoads; ++i) all = fmaf(part[i].y, exp2_approx(shift[i] - top), all);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(reduce::kFullWarp, all, step);
+    return head_of(top, all);
+  }
+  // The same from the usual parts, and from the others of the row unless the last of the first says that there are none.
+  __device__ __forceinline__ float2 sum_usual(const float2* row) const {
+    float top = -1e30f, all = 0.0f, shift[kUsual];  // of this lane, then of the warp; a finite floor, so that no inf - inf arises
+#pragma unroll
+    for (int i = 0; i < kUsual; ++i) shift[i] = part[i].y != 0.0f ? part[i].x : -reduce::kInfinity, top = fmaxf(top, shift[i]);
+#pragma unroll
+    for (int i = 0; i < kUsual; ++i) all = fmaf(part[i].y, exp2_approx(shift[i] - top), all);
+    if (__builtin_expect(__shfl_sync(reduce::kFullWarp, part[kUsual - 1].x, 31) != -reduce::kInfinity, false)) {
+#pragma unroll 1
+      for (int i = kUsual; i < kLoads; ++i) {
+        const float2 more = load_part(row + 32 * i + threadIdx.x % 32);
+        const float of = more.y != 0.0f ? more.x : -reduce::kInfinity, higher = fmaxf(top, of);
+        all = fmaf(more.y, exp2_approx(of - higher), all * exp2_approx(top - higher)), top = higher;
+      }
+    }
+    float highest = top;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(reduce::kFullWarp, highest, step));
+    all *= exp2_approx(top - highest);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(reduce::kFullWarp, all, step);
+    return head_of(highest, all);
+  }
+
+ private:
+  __device__ __forceinline__ static float2 head_of(float top, float all) {
     const bool tells = all >= 0.5f && all <= kLargestMass;
     return make_float2(-top, tells ? kShareUnit * rcp_approx(all) : __int_as_float(0x7fffffff));
   }
@@ -205,6 +226,90 @@ __device__ __forceinline__ bool select_by_masses(const PageSelectArgs& args, flo
   ptx::wait_copies<0>();
   __syncthreads();  // another form takes the buffer over
   return false;
+}
+
+// How many turns of four adjacent pages a thread of select_by_quads has, of a kernel whose threads have kPages; 0: none, for registers do not
+// hold so many scores.
+__host__ __device__ constexpr int quads_of(int heads, int threads, int pages) {
+  return threads <= 512 && threads >= select::kShareBins && pages % 4 == 0 && pages * heads <= 32 ? pages / 4 : 0;
+}
+
+// The same for rows whose scores a thread holds in registers: they are asked for before the masses are, without a stage between.
+template <int PAGE, int HEADS, int kThreads, int kCluster, bool kDependent, int kQuads, class Memory, class Out>
+__device__ __forceinline__ bool select_by_quads(const PageSelectArgs& args, Memory& sm, float* values, Out& out) {
+  using namespace select;
+  constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps, kTurn = 4 * kThreads;
+  __shared__ __align__(8) uint64_t barriers[3];
+  __shared__ float2 heads[HEADS];
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  Part part;
+  part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
+  part.histograms = sm.histograms;
+  if (tid == 0) prepare_choice<kCluster>(sm, part);
+  ptx::cluster_arrive<kCluster>();  // awaited before a store into another block: its barriers stand by then
+  if (tid < kShareBins) sm.histogram[tid] = 0;
+  if (tid < 4 * kQuads * kWarps) sm.taken[tid] = 0;
+  const int list = blockIdx.x / kCluster, longest = args.max_pages;
+  const float* const scores = args.scores + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
+  const float2* const masses = reinterpret_cast<const float2*>(args.masses) + static_cast<int64_t>(list) * HEADS * reduce::kMassParts;
+  part.width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
+  part.begin = part.rank * part.width;
+  const int limit = min(part.begin + part.width, longest), page = part.begin + 4 * tid;
+  const bool whole = (reinterpret_cast<uint64_t>(args.scores) | static_cast<uint64_t>(args.score_head_stride) * 4) % 16 == 0;
+  const int length = load_length(args.seq_lens);
+  if constexpr (kDependent) ptx::wait_for_dependencies();  // the scores; lengths stand since before the layer's first launch
+  RowParts rows[kRowsOfWarp];
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i)
+    if (warp + i * kWarps < HEADS) rows[i].load(masses + (warp + i * kWarps) * reduce::kMassParts);
+  float4 score[kQuads][HEADS];
+  load_quads<kMinusInfinity>(score, scores, args.score_head_stride, kTurn, page, limit, whole);
+  const int pages = min(static_cast<int>((static_cast<uint32_t>(max(length, 0)) + PAGE - 1) / PAGE), args.max_pages);
+  part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
+  part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
+  part.end = min(limit, pages), part.pages = pages;
+  part.turns = (part.end - part.begin + kThreads - 1) / kThreads;
+  bool tells = pages > args.slots && part.need > 0 && part.recent - part.sinks < 65536;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (warp + i * kWarps < HEADS) {
+      const float2 head = rows[i].sum();
+      tells = tells && head.y == head.y;
+      if (lane == 0) heads[warp + i * kWarps] = head;
+    }
+  }
+  if (!__syncthreads_and(tells)) {
+    ptx::cluster_wait<kCluster>();
+    return false;
+  }
+  const int stop = min(part.end, part.recent);
+  float value[4 * kQuads];
+#pragma unroll
+  for (int h = 0; h < HEADS; ++h) {
+    const float2 head = heads[h];
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const float s[4] = {score[q][h].x, score[q][h].y, score[q][h].z, score[q][h].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float share = exp2_approx(fmaf(s[i], kLog2E, head.x));
+        value[4 * q + i] = h == 0 ? share * head.y : fmaf(share, head.y, value[4 * q + i]);
+      }
+    }
+  }
+  if (page < part.sinks || page + (kQuads - 1) * kTurn + 4 > stop)
+#pragma unroll
+    for (int i = 0; i < 4 * kQuads; ++i) {
+      const int of = page + i / 4 * kTurn + i % 4;
+      if (of < part.sinks || of >= stop) value[i] = 0.0f;
+    }
+#pragma unroll
+  for (int i = 0; i < 4 * kQuads; ++i) {
+    const int bin = share_bin<HEADS>(value[i]);
+    if (bin > 0) atomicAdd(&sm.histogram[bin], 1u);
+  }
+  ptx::cluster_wait<kCluster>();
+  return choose_quads<HEADS, kThreads, kCluster, kQuads, false>(sm, part, value, values, out);
 }
 
 }  // namespace kvloom

@@ -69,28 +69,18 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* p) {
   return v;
 }
 
-// A share, or 0 and no access.
-__device__ __forceinline__ float load_share(const float* p, bool live) {
-  float v;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, 0;\n@p ld.global.f32 %0, [%1];\n}\n"
-               : "=f"(v)
-               : "l"(p), "r"(static_cast<int>(live))
-               : "memory");
-  return v;
-}
-
 }  // namespace select
 
 // The first launch. Grid: x lists of kCluster * kSlices blocks, each with a part of the pages of one block of the second launch, whose kCluster
-// and kCapacity these are. kAhead turns of scores are on their way at once, in dynamic shared memory.
-template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, int kSlices, int kAhead>
+// and kCapacity these are. kSplit parts of a warp share the heads of four adjacent pages a lane, and then those pages.
+template <int PAGE, int HEADS, int kThreads, int kCluster, int kCapacity, int kSlices, int kSplit>
 __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   using namespace select;
-  constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps, kWords = kShareBins / 2;
-  static_assert(kThreads >= kWords, "a thread has a word of counts");
-  __shared__ uint32_t counts[kWords];  // two bins a word
-  __shared__ float2 heads[HEADS];
-  extern __shared__ __align__(16) float stage[];  // [kAhead, HEADS, kThreads]
+  constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps;
+  constexpr int kHeads = (HEADS + kSplit - 1) / kSplit, kLanes = 32 / kSplit, kPages = 4 / kSplit, kTurn = kThreads / kSplit * 4;
+  static_assert(kThreads >= kShareBins && (kSplit == 1 || kSplit == 2 || kSplit == 4), "a thread has a bin; a part of a warp has pages");
+  __shared__ uint32_t counts[kShareBins];
+  __shared__ float2 heads[kHeads * kSplit];
   if (args.masses == nullptr || args.batch != 1) {
     ptx::wait_for_dependencies();  // all the same: the second launch waits for this one alone, and reads the scores itself
     return;
@@ -101,68 +91,81 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   const SharedRow<PAGE, kCapacity> row(args, kCluster);
   const int each = ((row.width + kSlices - 1) / kSlices + 31) / 32 * 32;
   const int begin = rank * row.width + slice * each, limit = min(min(begin + each, (rank + 1) * row.width), row.limit);
-  const float* const scores = args.scores + static_cast<int64_t>(list) * HEADS * args.score_head_stride;
+  const int group = lane / kLanes * kHeads, live = HEADS - group;  // first head of this lane, and how many there are from it on
+  const int64_t stride = args.score_head_stride;
+  const float* const scores = args.scores + (static_cast<int64_t>(list) * HEADS + group) * stride;
   const float2* const masses = reinterpret_cast<const float2*>(args.masses) + static_cast<int64_t>(list) * HEADS * reduce::kMassParts;
-  if (tid < kWords) counts[tid] = 0;
+  const bool aligned = (reinterpret_cast<uint64_t>(args.scores) | static_cast<uint64_t>(stride) * 4) % 16 == 0;
+  if (tid < kShareBins) counts[tid] = 0;
   const int length = load_length(args.seq_lens);  // lengths stand since before the layer's first launch
   ptx::wait_for_dependencies();  // the scores and masses
   RowParts rows[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
     if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
-  const Incoming<HEADS, kThreads, kAhead> incoming(stage, scores, args.score_head_stride, begin, limit);
-#pragma unroll 1
-  for (int turn = 0; turn < kAhead; ++turn) incoming.issue(turn);
+  float4 held[1][kHeads];
+  const int offset = 4 * (warp * kLanes + lane % kLanes);
+  int page = begin + offset;
+  load_quads<kMinusInfinity>(held, scores, stride, 0, page, limit, aligned, HEADS % kHeads == 0 ? kHeads : live);
+  bool tells = true;
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
-      rows[i].load_others(masses + (warp + i * kWarps) * reduce::kMassParts);
-      const float2 head = rows[i].sum();
+      const float2 head = rows[i].sum_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
+      tells = tells && head.y == head.y;
       if (lane == 0) heads[warp + i * kWarps] = head;
     }
   }
+  if (HEADS < kHeads * kSplit && tid < kHeads * kSplit - HEADS) heads[HEADS + tid] = make_float2(0.0f, 0.0f);
   Part part;
   part.begin = begin;
-  bool made = row.describe(args, length, kCluster, part);
-  __syncthreads();
-#pragma unroll
-  for (int h = 0; h < HEADS; ++h) made = made && heads[h].y == heads[h].y;
+  const bool made = __syncthreads_and(tells && row.describe(args, length, kCluster, part));
   const Shares to(args, lists, list);
   if (of_list == 0 && tid == 0) *to.made = made;
-  if (!made) {
-    ptx::wait_copies<0>();
-    return;
-  }
-  const int turns = (limit - begin + kThreads - 1) / kThreads;
+  if (!made) return;
 #pragma unroll 1
-  for (int turn = 0; turn < turns; ++turn) {
-    if (turns <= kAhead)
-      ptx::wait_copies<0>();  // all are on their way
-    else
-      ptx::wait_copies<kAhead - 1>();
-    __syncwarp();
-    const int page = begin + turn * kThreads + tid;
-    if (page < limit) {
-      const float* const score = stage + turn % kAhead * (HEADS * kThreads) + tid;  // [HEADS], kThreads apart
-      float value = 0.0f;
+  for (;;) {
+    float v[4] = {};
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h) {  // read for each page: registers are left to the second launch, whose blocks wait beside these
-        const float2 head = heads[h];
-        value += flushed_share(exp2_approx(fmaf(score[h * kThreads], kLog2E, head.x)), head.y);
+    for (int h = 0; h < kHeads; ++h) {
+      const float s[4] = {held[0][h].x, held[0][h].y, held[0][h].z, held[0][h].w};
+      const float2 head = heads[group + h];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] = fmaf(exp2_approx(fmaf(s[i], kLog2E, head.x)), head.y, v[i]);
+    }
+    int own = page;  // first of the pages that this lane ends with
+#pragma unroll
+    for (int n = 2, step = 16; n >= kPages && kSplit > 1; n /= 2, step /= 2) {
+      const bool upper = lane & step;
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        const float given = __shfl_xor_sync(reduce::kFullWarp, upper ? v[i] : v[i + n], step);
+        v[i] = (upper ? v[i + n] : v[i]) + given;
       }
-      const bool competes = page >= part.sinks && page < part.recent;
-      const int bin = share_bin<HEADS>(value);
-      if (competes) atomicAdd(&counts[bin / 2], 1u << bin % 2 * 16);
-      to.values[page] = competes ? value : 0.0f;
+      own += upper ? n : 0;
     }
-    if (turns > kAhead) {
-      __syncwarp();  // the stage is the next turn's
-      incoming.issue(turn + kAhead);
+    if (page < limit) {
+      const int stop = min(part.recent, limit);
+#pragma unroll
+      for (int i = 0; i < kPages; ++i) {
+        if (own + i < part.sinks || own + i >= stop) v[i] = 0.0f;
+        const int bin = share_bin<HEADS>(v[i]);
+        if (bin > 0) atomicAdd(&counts[bin], 1u);
+      }
+      float* const at = to.values + own;
+      if constexpr (kPages == 4) *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+      if constexpr (kPages == 2) *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
+      if constexpr (kPages == 1) *at = v[0];
     }
+    page += kTurn;
+    if (page - offset >= limit) break;
+    load_quads<kMinusInfinity>(held, scores, stride, 0, page, limit, aligned, HEADS % kHeads == 0 ? kHeads : live);
   }
-  ptx::wait_copies<0>();
   __syncthreads();
-  if (tid < kWords && counts[tid] != 0) atomicAdd(reinterpret_cast<uint32_t*>(to.counts[rank]) + tid, counts[tid]);
+  if (tid < kShareBins / 2) {
+    const uint32_t two = counts[2 * tid] | counts[2 * tid + 1] << 16;
+    if (two != 0) atomicAdd(reinterpret_cast<uint32_t*>(to.counts[rank]) + tid, two);
+  }
 }
 
 // Leaves this block's counts zeroed, when all blocks of the cluster have read them.
@@ -185,6 +188,8 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
   constexpr int kPieces = kCluster * kShareBins / 8, kOfThread = (kPieces + kThreads - 1) / kThreads;  // counts, eight a piece
   __shared__ __align__(8) uint64_t barriers[3];
   static_assert(kCapacity <= (kPages + kMostExtra / kThreads) * kThreads * kCluster, "a bit for each page of a block");
+  // Four adjacent pages a thread and turn stay in registers, where those are all of the row.
+  constexpr int kQuads = Out::kEarly ? 0 : 2;
   float* const values = own + threadIdx.x;  // [turns, kThreads]
   const int tid = threadIdx.x;
   part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
@@ -207,7 +212,7 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int page = part.begin + (turn + i) * kThreads + tid;
-      some[i] = load_share(shares.values + page, page < limit);
+      some[i] = load_or<0>(shares.values + page, page < limit);
     }
   };
   const auto keep = [&](int turn) {
@@ -215,7 +220,14 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
     for (int i = 0; i < kAtOnce; ++i)
       if (turn + i < part.turns) values[(turn + i) * kThreads] = some[i];
   };
-  ask(0);
+  const bool quads = kQuads > 0 && row.width <= 4 * kQuads * kThreads;
+  float4 held[max_of(kQuads, 1)][1];
+  if (quads) {
+    load_quads<0>(held, shares.values, 0, 4 * kThreads, part.begin + 4 * tid, limit, true);
+    if (tid < 4 * kQuads * kThreads / 32) sm.taken[tid] = 0;
+  } else {
+    ask(0);
+  }
   ptx::cluster_wait<kCluster>();
   if (!fits || made == 0) return false;
 #pragma unroll
@@ -225,6 +237,19 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
   ptx::cluster_arrive<kCluster>();  // this block has read the counts
   part.histograms = counts;
   if (tid / 32 < 2) cut_of<kCluster>(sm, counts, part.candidates, part.rank, part.need, kFewCandidates);
+  if (quads) {
+    ptx::wait_copies<0>();  // the caller's
+    __syncthreads();
+    if constexpr (kQuads > 0) {
+      float value[4 * kQuads];
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) value[4 * q] = held[q][0].x, value[4 * q + 1] = held[q][0].y, value[4 * q + 2] = held[q][0].z, value[4 * q + 3] = held[q][0].w;
+      if (choose_quads<HEADS, kThreads, kCluster, kQuads, true>(sm, part, value, own, out)) return true;
+    }
+    leave_counts<kCluster>(args);
+    __syncthreads();
+    return false;
+  }
   keep(0);
 #pragma unroll 1
   for (int turn = kAtOnce; turn < part.turns; turn += kAtOnce) {

@@ -24,7 +24,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
   >(args);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(512, 1)
 page_select_shares(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
   kvloom::ptx::launch_dependents();
   kvloom::page_select_shares<
@@ -34,6 +34,6 @@ page_select_shares(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 16  // kCluster
       , 147456  // kCapacity
       , 2  // kSlices
-      , 4  // kAhead
+      , 1  // kSplit
   >(args.select);
 }

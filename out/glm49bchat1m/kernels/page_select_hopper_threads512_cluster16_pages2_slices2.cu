@@ -3,7 +3,7 @@
 #include "kernels/page_select_shares.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(512, 1)
 page_select(const __grid_constant__ kvloom::PageSelectArgs args) {
   kvloom::ptx::launch_dependents();
   kvloom::page_select_from_shares<
@@ -19,7 +19,7 @@ page_select(const __grid_constant__ kvloom::PageSelectArgs args) {
   >(args);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(512, 1)
 page_select_shares(const __grid_constant__ kvloom::PageSelectArgs args) {
   kvloom::ptx::launch_dependents();
   kvloom::page_select_shares<
@@ -29,6 +29,6 @@ page_select_shares(const __grid_constant__ kvloom::PageSelectArgs args) {
       , 16  // kCluster
       , 147456  // kCapacity
       , 2  // kSlices
-      , 4  // kAhead
+      , 1  // kSplit
   >(args);
 }
