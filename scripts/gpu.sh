@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs on a GPU machine, from anywhere: .gpu/gpu.sh [tests] [verify] [sweep] [sanitizer] [bench] [shapes] [bytes]; without arguments all but bytes.
-# shapes measures the lists of shapes (SHAPES, default bars,crossover,growth,breadth) in one process; bytes needs Nsight Compute.
+# shapes measures the lists of shapes (SHAPES, default bars,rerank,crossover,growth,drop-growth,breadth) in one process, beside peers where
+# AGAINST names some; bytes needs Nsight Compute.
 # MODELS (default: all) are what verify takes, BENCH (default llama-3.1-8b smollm2-135m) what bench takes, PEERS (default torch) what it
 # runs beside, RANDOM_SPECS (default 200) how many generated specs sweep takes; OUT is where results go (default .gpu/out).
 # What measures no time runs side by side, SIDE (default 4) at once: one case takes 33 GB of device memory to pass 2^32 elements.
@@ -86,7 +87,7 @@ $OUT/adaptive.yaml drop_observe,drop_score,drop_compact
 EOF
   wait
 }
-shapes() { step shapes "$gpu/kvloom" bench --shapes "${SHAPES:-bars,crossover,growth,breadth}" --out "$OUT/results.jsonl"; }
+shapes() { step shapes "$gpu/kvloom" bench --shapes "${SHAPES:-bars,rerank,crossover,growth,drop-growth,breadth}" ${AGAINST:+--against "$AGAINST"} --out "$OUT/results.jsonl"; }
 bytes() { step bytes env KVLOOM="$gpu/kvloom" scripts/ncu-bytes.sh; }
 bench() { for m in $BENCH; do step "bench-$m" "$gpu/kvloom" bench "$m" --against "$PEERS" --out "$OUT/results.jsonl"; done; }
 "$gpu/kvloom" doctor || echo "doctor found something missing (above)"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvloom/kvloom/internal/bench"
 	"github.com/kvloom/kvloom/internal/wholefile"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // print writes results as the table that was asked for.
@@ -71,11 +72,35 @@ func printResults(ctx *Context, results []bench.Result) error {
 func family(r bench.Result) string {
 	s := r.Shape
 	name := r.Family
-	if s.Rank > 0 {
-		name += fmt.Sprintf(" r%d", s.Rank)
+	switch {
+	case s.Scorer != "" && s.Scorer != specs.PageLocal:
+		name += " " + s.Scorer
+	case s.Rank > 0:
+		name += " " + record(s)
+	}
+	if s.Rerank > 1 {
+		name += fmt.Sprintf(" x%g", s.Rerank)
 	}
 	for _, unusual := range []string{rarely(s.DType, "bf16"), rarely(s.Basis, "svd"), rarely(s.Combine, "share_average"), rarely(s.Layout, "paged"), rarely(s.Precision, "exact"), rarely(s.Budgets, "uniform"), rarely(s.Mode, "prompt"), rarely(s.L2, "cold")} {
 		name += unusual
+	}
+	return name
+}
+
+// record is a summary's rank and what its form has smaller, as kvloom quality writes forms: r1c4m4, r1g2.
+func record(s bench.Shape) string {
+	name := fmt.Sprintf("r%d", s.Rank)
+	if s.CoefficientBits == 4 {
+		name += "c4"
+	}
+	if s.CentroidBits == 4 {
+		name += "m4"
+	}
+	if s.ScaleGroup != "" {
+		name += "s" + s.ScaleGroup
+	}
+	if s.SummaryTokens > s.Page {
+		name += fmt.Sprintf("g%d", s.SummaryTokens/s.Page)
 	}
 	return name
 }

@@ -45,13 +45,13 @@ func TestBenchmarkTables(t *testing.T) {
 	d := read(t, "docs/benchmarks/tables.md")
 	text := d.text
 	for section, flags := range map[string][]string{"bars": {"--shapes", "bars"}, "growth": {"--growth"}, "breadth": {"--breadth"},
-		"drop-growth": {"--shapes", "drop-growth"},
+		"drop-growth": {"--shapes", "drop-growth"}, "rerank": {"--shapes", "rerank"},
 		"crossover":   append(slices.Clone(crossed), "--crossover")} {
 		made, err := output(append([]string{"kvloom", "bench", "--summary", "--out", resultsFile}, flags...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if section == "bars" {
+		if section == "bars" || section == "rerank" {
 			made = "```text\n" + made + "```\n"
 		}
 		have := d.section(t, section)
