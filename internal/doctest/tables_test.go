@@ -46,7 +46,7 @@ func TestBenchmarkTables(t *testing.T) {
 	text := d.text
 	for section, flags := range map[string][]string{"bars": {"--shapes", "bars"}, "growth": {"--growth"}, "breadth": {"--breadth"},
 		"drop-growth": {"--shapes", "drop-growth"}, "rerank": {"--shapes", "rerank"},
-		"crossover":   append(slices.Clone(crossed), "--crossover")} {
+		"crossover": append(slices.Clone(crossed), "--crossover")} {
 		made, err := output(append([]string{"kvloom", "bench", "--summary", "--out", resultsFile}, flags...))
 		if err != nil {
 			t.Fatal(err)

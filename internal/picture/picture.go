@@ -15,7 +15,8 @@ import (
 
 // colours are told apart by people who see fewer of them (Okabe and Ito), and on white.
 var colours = []color.Color{color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
-	color.RGBA{86, 180, 233, 255}, color.RGBA{230, 159, 0, 255}, color.RGBA{90, 90, 90, 255}}
+	color.RGBA{86, 180, 233, 255}, color.RGBA{230, 159, 0, 255}, color.RGBA{90, 90, 90, 255},
+	color.RGBA{140, 86, 75, 255}, color.RGBA{120, 94, 240, 255}, color.RGBA{0, 60, 60, 255}}
 
 // Colour is that of series i.
 func Colour(i int) color.Color { return colours[i%len(colours)] }

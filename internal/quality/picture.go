@@ -83,6 +83,10 @@ func (s Setting) kind() string {
 	switch {
 	case s.Scorer != PageLocal:
 		return string(s.Scorer)
+	case strings.ContainsAny(s.Form, "pg"):
+		return "page_local, several pages"
+	case s.Weights != "" && strings.Contains(s.Form, "c4"):
+		return "page_local, query-weighted, small"
 	case s.Weights != "":
 		return "page_local, query-weighted"
 	case s.Form != "":
