@@ -29,6 +29,7 @@ const (
 	NearEqual  Data = "near_equal" // all directions of a page alike: no good basis exists
 	Degenerate Data = "degenerate" // constant pages, repeated keys, zeros, one outlier key 1e4 times the rest
 	Dominant   Data = "dominant"   // one token of a prompt holds nearly all attention (DropKV)
+	Alike      Data = "alike"      // all keys of a head are the same (DropKV)
 	Rising     Data = "rising"     // logits that rise along the prompt, far above those of its first tokens (DropKV)
 	NotFinite  Data = "not_finite" // as random; some values are NaN or infinite (DropKV)
 	Real       Data = "real"       // the SmolLM2 sample (head dim 64); other dims repeat and cut it

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"github.com/kvloom/kvloom/internal/reference"
@@ -90,6 +91,10 @@ func (f *filler) keys(out []uint16, page, head int) {
 	case NearEqual:
 		for i := range x {
 			x[i] = f.r.NormFloat64()
+		}
+	case Alike:
+		for i := range x {
+			x[i] = math.Cos(float64(3*head + i%d))
 		}
 	case LowRank:
 		f.exactRankTwo(x, d, tokens)

@@ -247,6 +247,7 @@ func dropCases(s *specs.Spec, o Options, own ...Case) []Case {
 		{Name: "ragged tail", Reason: "100 tokens, batch 2: no multiple of a tile (D2)", KVHeads: few, Lens: []int{100, 61}, Layout: TokenMajor, Data: Random},
 		{Name: "around the window", Reason: "prompts up to and just beyond the window (D1)", KVHeads: few, Lens: []int{1, max(w-1, 1), w, w + 1, w + 2, 2 * w}, Layout: HeadMajor, Data: Random},
 		{Name: "dominant token", Reason: "p of .5, .99, .999, .9999, 1 - 1e-6 and 1", KVHeads: few, Lens: []int{100, 100, 100, 100, 100, 100, 100}, Layout: TokenMajor, Data: Dominant},
+		{Name: "all keys equal", Reason: "weights and directions tie: the values decide, or the lower token", KVHeads: few, Lens: []int{100, 40}, Layout: TokenMajor, Data: Alike},
 		{Name: "values not finite", Reason: "NaN and infinite values, each in a request of its own", KVHeads: few, Lens: []int{70, 70, 70}, Layout: TokenMajor, Data: NotFinite},
 	}, own...)
 	for _, c := range all {
