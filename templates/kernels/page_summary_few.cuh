@@ -205,7 +205,7 @@ struct FewPages {
 #pragma unroll
     for (int j = 0; j < kPad; j++) code[j] = round_bits(c[j], key.scale.inverse, 0);
     if constexpr (kPad == 1) out[Layout::kC + t] = static_cast<uint8_t>(code[0]);
-    else Build::template store_bytes<kPad>(out + Layout::kC + t * kPad, code);
+    else Build::Image::template store_bytes<kPad>(out + Layout::kC + t * kPad, code);
     reinterpret_cast<uint16_t*>(out + Layout::kTokenScales)[t] = bf16_bits(key.scale.value > 0.f ? key.stored : 0.f);
   }
 
@@ -266,7 +266,7 @@ struct FewPages {
 #pragma unroll
     for (int n = 0; n < kTiles; n++) {
       const int dim = 8 * (first + n) + 2 * p;
-      Build::put_pair(image + g * Layout::kRowBytes + Build::place(dim), acc[n][0], acc[n][1], inverse, g < RANK && has(n / 2));
+      Build::Image::put_pair(image + g * Layout::kRowBytes + Build::Image::place(dim), acc[n][0], acc[n][1], inverse, g < RANK && has(n / 2));
     }
     // The centroid's tiles are dealt to the rows.
 #pragma unroll
@@ -278,8 +278,8 @@ struct FewPages {
         *reinterpret_cast<uint16_t*>(image + Layout::kMu + 8 * (first + tile) + 2 * p) = static_cast<uint16_t>(__byte_perm(x, y, 0x0040));
     }
     if (role != 0) return;
-    if constexpr (Build::kPadBytes > 0) {  // zeros behind the quarters that are no whole number of words
-      constexpr int kPad = Build::kPadBytes;
+    if constexpr (Build::Image::kPadBytes > 0) {  // zeros behind the quarters that are no whole number of words
+      constexpr int kPad = Build::Image::kPadBytes;
       for (int i = lane; i < RANK * 4 * kPad; i += 32) image[(i / kPad + 1) * Layout::kQuarterBytes - kPad + i % kPad] = 0;
     }
     // The scales at the record's end: a lane a 16-bit word, zeros between and behind.
