@@ -85,14 +85,8 @@ func Failed(c, metric string, err error) Result {
 	return Result{Case: c, Metric: metric, Failure: err.Error()}
 }
 
-// Skip is the result of a case that does not apply, with its reason.
-func Skip(c, metric, reason string) Result { return Result{Case: c, Metric: metric, Skipped: reason} }
-
-// The bounds of issue and contract.
-const (
-	AttendBound = 1e-2 // relative, of one query head's output
-	EnergyBound = 0.01 // share of the exact basis's energy that a built one may lose
-)
+// AttendBound is the contract's bound of one query head's output, relative.
+const AttendBound = 1e-2
 
 // ScoreBound is the error that a page score may have, in nats, where the largest |logit| of its row is this.
 func ScoreBound(largestLogit float64) float64 { return 2e-3 * max(1, largestLogit/64) }
@@ -124,15 +118,6 @@ func RelativeError(got, want []float64) float64 {
 		return 0
 	}
 	return diff / size
-}
-
-// EnergyLoss is the share of the exact basis's energy that a built basis lacks, 0 where it keeps more. total is the page's whole
-// energy; where the exact basis keeps nothing measurable of it, nothing can be lost.
-func EnergyLoss(built, exact, total float64) float64 {
-	if exact <= 1e-12*total || built >= exact {
-		return 0
-	}
-	return (exact - built) / exact
 }
 
 // Untouched reports the first element of data, of size bytes each, outside the rows that live accepts and yet not poison. live gets
