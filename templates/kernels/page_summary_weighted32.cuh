@@ -10,7 +10,7 @@
 #include "kernels/page_summary_exact.cuh"
 #include "kernels/page_summary_quick.cuh"
 #include "kernels/page_summary_weights.cuh"
-#include "kvloom/mma/m16n8k8.cuh"
+#include "kvloom/linalg/square32.cuh"
 #include "kvloom/ptx/approx.cuh"
 #include "kvloom/ptx/async_copy16.cuh"
 
@@ -23,11 +23,6 @@ __device__ __forceinline__ uint32_t subtract_pairs(uint32_t x, uint32_t y, bf16)
 
 // fp16 becomes bf16, as the factor is.
 __device__ __forceinline__ uint32_t subtract_pairs(uint32_t x, uint32_t y, fp16) { return centred_pair(x, unpack(y, fp16{}), fp16{}); }
-
-__device__ __forceinline__ uint32_t times_pairs(uint32_t x, uint32_t y) {
-  const __nv_bfloat162 d = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x), *reinterpret_cast<const __nv_bfloat162*>(&y));
-  return *reinterpret_cast<const uint32_t*>(&d);
-}
 
 // 1/32 twice.
 __device__ __forceinline__ uint32_t thirtyseconds(bf16) { return 0x3d003d00u; }
@@ -54,39 +49,6 @@ __device__ __forceinline__ void mma_in_order_from_zero(float (&d)[4], const uint
                : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
-
-// A symmetric 32 x 32 matrix as mma leaves it: strips of 16 rows, tiles of 8 columns. With g = lane / 4 and p = lane % 4, elements 0 and 1
-// are columns 2p and 2p + 1 of row g, 2 and 3 those of row g + 8. A vector "by rows" holds elements g, g + 8, g + 16 and g + 24, "by
-// columns" elements 8 j + 2p and the next.
-struct Square32 {
-  float m[2][4][4];
-
-  // Rounded to bf16, both operands of a product with itself: [strip][16 columns][A's registers].
-  __device__ __forceinline__ void pack(uint32_t (&a)[2][2][4]) const {
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[s][k][i] = bf16_pair(m[s][2 * k + i / 2][i % 2 * 2], m[s][2 * k + i / 2][i % 2 * 2 + 1]);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void square(const uint32_t (&a)[2][2][4]) {
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        mma_m16n8k16_from_zero(m[s][j], a[s][0][0], a[s][0][1], a[s][0][2], a[s][0][3], a[j / 2][0][j % 2], a[j / 2][0][2 + j % 2], bf16{});
-        mma_m16n8k16(m[s][j], a[s][1][0], a[s][1][1], a[s][1][2], a[s][1][3], a[j / 2][1][j % 2], a[j / 2][1][2 + j % 2], bf16{});
-      }
-    }
-  }
-
-  // Element (row, row) of row 8 r + g, where this lane holds it.
-  __device__ __forceinline__ float diagonal(int r, int g) const { return g % 2 ? m[r / 2][r][r % 2 * 2 + 1] : m[r / 2][r][r % 2 * 2]; }
-};
 
 // T: the cache's elements, of two bytes.
 template <int HEAD_DIM, int RANK, int BITS, class T, class FORM>
