@@ -2,7 +2,9 @@ package autotune
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 
@@ -35,6 +37,9 @@ func (p *Packer) Pack(ctx context.Context, choices []Choice, warnings []string) 
 	var err error
 	if b.Crossovers, err = p.crossovers(); err != nil {
 		return nil, err
+	}
+	if b.Calibrations, err = calibrations(p.Spec); err != nil {
+		return nil, fmt.Errorf("bundle of %s: %w", p.Spec.Name, err)
 	}
 	var candidates []plan.Candidate // as the kernels will be
 	index := map[string]int{}
@@ -81,6 +86,30 @@ func (p *Packer) crossovers() (list []kernel.Crossover, err error) {
 		list = append(list, kernel.Crossover(c))
 	}
 	return list, nil
+}
+
+// calibrations are those of the layers that a spec names, as kernels take them.
+func calibrations(s *specs.Spec) (list []kernel.Calibration, err error) {
+	layers, err := s.Calibrations()
+	for _, l := range layers {
+		var c kernel.Calibration
+		if s.Locks.Basis == plan.QueryWeighted {
+			moments := make([]float32, len(l.Moments))
+			for i, x := range l.Moments {
+				moments[i] = float32(x)
+			}
+			if c.Weights, err = kernel.PackWeights(moments, l.KVHeads, l.HeadDim); err != nil {
+				return nil, err
+			}
+		}
+		if s.Locks.CentroidBits == 4 {
+			for _, x := range l.MeanKeys {
+				c.MeanKey = binary.LittleEndian.AppendUint32(c.MeanKey, math.Float32bits(float32(x)))
+			}
+		}
+		list = append(list, c)
+	}
+	return list, err
 }
 
 func (p *Packer) work(work measure.Work, choices []Choice, add func(plan.Candidate) int) (kernel.Work, error) {

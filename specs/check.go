@@ -51,6 +51,7 @@ var combinations = []combination{
 		return fmt.Sprintf("locks.basis query_weighted is built for summaries of 16 tokens and ranks up to 8, and of 32, 64 and 128, not of %d at rank %d; use svd", tokens, s.Locks.Rank)
 	}},
 	{[]string{"cache.dtype", "locks.scorer", "locks.basis", "locks.rerank"}, []string{"cache.dtype"}, faultQuantised},
+	{[]string{"attention.kv_heads", "attention.head_dim", "locks.basis", "locks.centroid_bits", "locks.calibration"}, []string{"locks.calibration"}, faultCalibration},
 	{[]string{"cache.dtype", "locks.summaries"}, []string{"locks.summaries"}, faultSummaries},
 	{[]string{"dropkv.pool.width"}, []string{"dropkv.pool.width"}, func(s *Spec, d *decoder) string {
 		switch p := s.DropKV.Pool; {

@@ -20,6 +20,7 @@ type decoder struct {
 	at       map[string]*token.Position // where each path's value stands, or a section's key
 	bad      map[string]bool            // paths whose value is not to be trusted by later checks
 	anchors  map[string]ast.Node
+	disk     bool // files that the spec names are looked at
 }
 
 func newDecoder(file string, root ast.Node) *decoder {

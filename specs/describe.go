@@ -26,6 +26,7 @@ var descriptions = map[string]string{
 	"Locks.CentroidBits":    "Bits of a centroid element.",
 	"Locks.ScaleGroup":      "What shares a basis scale: a column, or 16 dims of it.",
 	"Locks.Basis":           "How the basis is fitted: to the keys, or to the keys weighted by the queries.",
+	"Locks.Calibration":     "Files of kvloom calibrate beside the spec, one a layer: what bundles hand to query-weighted and centred summaries.",
 	"Locks.Scorer":          "What estimates a page's attention mass.",
 	"Locks.Summaries":       "KIVI caches: page summaries of the keys in bf16 (post) or of the quantised keys (pre).",
 	"Locks.Scan":            "Which pages a step scores.",

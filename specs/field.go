@@ -36,6 +36,9 @@ func fieldsOf(t reflect.Type, prefix string) []field {
 	var fields []field
 	for i := range t.NumField() {
 		sf := t.Field(i)
+		if sf.Tag.Get("yaml") == "-" {
+			continue // no key of a file
+		}
 		f := field{Key: sf.Tag.Get("yaml"), Index: i, Kind: sf.Type.Kind(), Rule: ruleOf(sf)}
 		f.Path = strings.TrimPrefix(prefix+"."+f.Key, ".")
 		inner := sf.Type

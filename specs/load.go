@@ -77,14 +77,21 @@ func Load(path string) (*Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read spec: %w", err)
 	}
-	return Parse(path, data)
+	s, err := parse(path, data, true)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 const tooLong = "the file is longer than 64 KiB; a spec has a few dozen lines"
 
 // Parse reads a spec from memory and fills in defaults. name is the file's name for messages; if it ends in .yaml or .yml, the
-// spec's name has to be its stem. All faults are found in one run; the error is then Errors.
-func Parse(name string, data []byte) (*Spec, error) {
+// spec's name has to be its stem. All faults are found in one run; the error is then Errors. Files that the spec names are not looked at.
+func Parse(name string, data []byte) (*Spec, error) { return parse(name, data, false) }
+
+// parse is Parse; disk says that name is a file on it, beside which others that the spec names are.
+func parse(name string, data []byte, disk bool) (*Spec, error) {
 	if len(data) > maxFile {
 		return nil, Errors{{name, 1, 1, tooLong}}
 	}
@@ -96,11 +103,15 @@ func Parse(name string, data []byte) (*Spec, error) {
 		return nil, problems
 	}
 	d := newDecoder(name, root)
+	d.disk = disk
 	body := d.plain(root)
 	if pairs(body) == nil {
 		return nil, Errors{{name, position(root).Line, position(root).Column, fmt.Sprintf("the file is %s; want a spec with name and attention", describe(body))}}
 	}
 	s := &Spec{}
+	if disk {
+		s.Folder = filepath.Dir(name)
+	}
 	setDefaults(reflect.ValueOf(s).Elem(), language)
 	start := position(body)
 	d.section(body, reflect.ValueOf(s).Elem(), language, "", start)

@@ -58,7 +58,7 @@ func TestParseFaults(t *testing.T) {
 			[]string{`x.yaml:6:10: targets is the text "sm_90a"; want a list of sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a or sm_120a`}},
 		{"value for a list element", "", head + "workloads: [1024]\n", []string{`x.yaml:6:13: workloads holds 1024; want a section with context, batch`}},
 		{"empty section", "a section that was meant to be filled", head + "locks:\n",
-			[]string{`x.yaml:6:1: locks has no value; want a section with rank, basis_bits, coefficient_bits, centroid_bits, scale_group, basis, scorer, summaries, scan, rerank, summary_tokens, budget_tokens, combine, always_keep, or leave the key out for the default`}},
+			[]string{`x.yaml:6:1: locks has no value; want a section with rank, basis_bits, coefficient_bits, centroid_bits, scale_group, basis, scorer, summaries, calibration, scan, rerank, summary_tokens, budget_tokens, combine, always_keep, or leave the key out for the default`}},
 		{"empty list", "", head + "targets: []\n", []string{`x.yaml:6:1: targets is an empty list; give at least one, or leave the key out for the default`}},
 		{"empty element", "", head + "targets: [sm_90a, ~]\n", []string{`x.yaml:6:19: targets holds an empty element; want sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a or sm_120a`}},
 		{"tag", "a tag could change a type behind our back", head + "cache: {page_size: !!int \"16\"}\n",

@@ -15,6 +15,8 @@ type Spec struct {
 	DropKV    DropKV     `yaml:"dropkv" json:"dropkv"`
 	Targets   []string   `yaml:"targets" json:"targets" jsonschema:"minItems=1,uniqueItems=true,enum=sm_80,enum=sm_86,enum=sm_89,enum=sm_90,enum=sm_90a,enum=sm_100a,enum=sm_120a,default=sm_90a" built:"sm_90a,sm_90,sm_80"`
 	Workloads []Workload `yaml:"workloads" json:"workloads" jsonschema:"minItems=1"`
+	// Folder is where the file lies, in which the names of other files start; empty for one that was read from memory.
+	Folder string `yaml:"-" json:"-"`
 }
 
 // Attention is the shape of one attention layer. SoftmaxScale is 1/sqrt(HeadDim) by default; LogitSoftcap 0 means no cap.
@@ -49,20 +51,21 @@ func (c Cache) ElementBytes() int {
 
 // Locks is page selection: summaries, scoring, selection, sparse attention.
 type Locks struct {
-	Rank            int     `yaml:"rank" json:"rank" jsonschema:"minimum=1,maximum=16,default=4"`
-	BasisBits       int     `yaml:"basis_bits" json:"basis_bits" jsonschema:"enum=2,enum=4,enum=8,enum=16,default=4"`
-	CoefficientBits int     `yaml:"coefficient_bits" json:"coefficient_bits" jsonschema:"enum=4,enum=8,default=8"`
-	CentroidBits    int     `yaml:"centroid_bits" json:"centroid_bits" jsonschema:"enum=4,enum=8,default=8"`
-	ScaleGroup      string  `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column"`
-	Basis           string  `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd"`
-	Scorer          string  `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
-	Summaries       string  `yaml:"summaries" json:"summaries" jsonschema:"enum=post,enum=pre,default=post"`
-	Scan            string  `yaml:"scan" json:"scan" jsonschema:"enum=full,enum=two_level,enum=previous_step,default=full" built:"full"`
-	Rerank          float64 `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1"`
-	SummaryTokens   int     `yaml:"summary_tokens" json:"summary_tokens" jsonschema:"minimum=4,maximum=512"`
-	BudgetTokens    int     `yaml:"budget_tokens" json:"budget_tokens" jsonschema:"minimum=1,maximum=1048576,default=2048"`
-	Combine         string  `yaml:"combine" json:"combine" jsonschema:"enum=share_average,enum=group_max,enum=group_mass,enum=peak_normalised,enum=per_head,default=share_average"`
-	AlwaysKeep      Keep    `yaml:"always_keep" json:"always_keep"`
+	Rank            int      `yaml:"rank" json:"rank" jsonschema:"minimum=1,maximum=16,default=4"`
+	BasisBits       int      `yaml:"basis_bits" json:"basis_bits" jsonschema:"enum=2,enum=4,enum=8,enum=16,default=4"`
+	CoefficientBits int      `yaml:"coefficient_bits" json:"coefficient_bits" jsonschema:"enum=4,enum=8,default=8"`
+	CentroidBits    int      `yaml:"centroid_bits" json:"centroid_bits" jsonschema:"enum=4,enum=8,default=8"`
+	ScaleGroup      string   `yaml:"scale_group" json:"scale_group" jsonschema:"enum=column,enum=16,default=column"`
+	Basis           string   `yaml:"basis" json:"basis" jsonschema:"enum=svd,enum=query_weighted,default=svd"`
+	Scorer          string   `yaml:"scorer" json:"scorer" jsonschema:"enum=page_local,enum=quest,enum=mean_key,enum=exact_lse,default=page_local"`
+	Summaries       string   `yaml:"summaries" json:"summaries" jsonschema:"enum=post,enum=pre,default=post"`
+	Calibration     []string `yaml:"calibration" json:"calibration,omitempty" jsonschema:"minItems=1"`
+	Scan            string   `yaml:"scan" json:"scan" jsonschema:"enum=full,enum=two_level,enum=previous_step,default=full" built:"full"`
+	Rerank          float64  `yaml:"rerank" json:"rerank" jsonschema:"minimum=1,maximum=4,default=1"`
+	SummaryTokens   int      `yaml:"summary_tokens" json:"summary_tokens" jsonschema:"minimum=4,maximum=512"`
+	BudgetTokens    int      `yaml:"budget_tokens" json:"budget_tokens" jsonschema:"minimum=1,maximum=1048576,default=2048"`
+	Combine         string   `yaml:"combine" json:"combine" jsonschema:"enum=share_average,enum=group_max,enum=group_mass,enum=peak_normalised,enum=per_head,default=share_average"`
+	AlwaysKeep      Keep     `yaml:"always_keep" json:"always_keep"`
 }
 
 // Keep counts the pages that are always selected, inside the budget.

@@ -59,6 +59,9 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		line("locks", "scorer %s, %s", l.Scorer, l.Combine)
 	}
 	line("", "budget %d tokens: k = %d pages", l.BudgetTokens, d.Slots)
+	if n := len(l.Calibration); n > 0 {
+		line("", "calibrated: %d layer%s, in bundles", n, plural(n))
+	}
 	if l.Rerank > 1 {
 		line("", "exact rerank x%g: the best of %d candidates", l.Rerank, s.Candidates())
 	}

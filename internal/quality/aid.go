@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvloom/kvloom/internal/reference"
 	"github.com/kvloom/kvloom/internal/tensorfile"
+	"github.com/kvloom/kvloom/specs"
 )
 
 // aid is what a file's scores may use beside the file.
@@ -158,31 +159,11 @@ func (c *Calibration) Write(path string) error {
 
 // ReadCalibration reads what Write wrote.
 func ReadCalibration(path string) (*Calibration, error) {
-	f, err := tensorfile.Read(path)
+	c, err := specs.ReadCalibration(path)
 	if err != nil {
 		return nil, err
 	}
-	if f.Metadata["kvloom"] != "calibration" {
-		return nil, fmt.Errorf("%s is no calibration; kvloom calibrate makes one", path)
-	}
-	c := &Calibration{}
-	c.Queries, _ = strconv.Atoi(f.Metadata["queries"])
-	for name, into := range map[string]*[]float64{"moments": &c.Moments, "mean_key": &c.MeanKeys} {
-		t, err := f.Tensor(name)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if *into, err = t.Float32s(); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if name == "moments" && len(t.Shape) == 3 {
-			c.KVHeads, c.HeadDim = t.Shape[0], t.Shape[1]
-		}
-	}
-	if n := c.KVHeads * c.HeadDim; n == 0 || len(c.Moments) != n*c.HeadDim || len(c.MeanKeys) != n {
-		return nil, fmt.Errorf("%s: moments are [KV heads, dim, dim] and mean_key [KV heads, dim]", path)
-	}
-	return c, nil
+	return &Calibration{KVHeads: c.KVHeads, HeadDim: c.HeadDim, Moments: c.Moments, MeanKeys: c.MeanKeys, Queries: c.Queries}, nil
 }
 
 // Spread says for each KV head over how many directions its queries spread: (tr S)^2 / tr(S^2), from 1 to the head dim. Where it is

@@ -20,7 +20,15 @@ type Bundle struct {
 	Works     []Work      `json:"works"`
 	// Crossovers are where selecting pages begins to be faster than dense attention, by batch; empty where that was not measured.
 	Crossovers []Crossover `json:"crossovers,omitempty"`
-	Warnings   []string    `json:"warnings"` // of the tuner, for a person: "all candidates of page_select tie"
+	// Calibrations are of single layers, in the order of the spec's locks.calibration; empty where it has none.
+	Calibrations []Calibration `json:"-"`
+	Warnings     []string      `json:"warnings"` // of the tuner, for a person: "all candidates of page_select tie"
+}
+
+// Calibration is what one layer's page summaries need to know of its queries and keys, as bytes to upload once.
+type Calibration struct {
+	Weights []byte // of PageSummaryArgs.Weights, all KV heads: WeightBytes; nil where the basis is the plain SVD
+	MeanKey []byte // f32 [kv head, dim], of Centre; nil where centroids are not centred
 }
 
 // Model holds what the kernels were specialised for, and what callers need to size their memory.

@@ -27,7 +27,7 @@ import (
 // The header holds the sha256 of each blob, so the checksum covers the whole file and opening hashes each byte once.
 const (
 	magic      = "kvloom\r\n" // a transfer in text mode breaks it, as it would the rest
-	formatNow  = 2            // 1 had no defaults of single workloads
+	formatNow  = 2            // 1 had no defaults of single workloads and no calibrations
 	prefixSize = 64
 	maxHeader  = 64 << 20
 	maxFile    = 1 << 30 // a wrong path should not be read into memory: weights, a disk image
@@ -36,14 +36,21 @@ const (
 // header is the JSON part: the bundle, and where its code lies. Kernels share equal blobs.
 type header struct {
 	Bundle
-	Code  []code `json:"code"` // one for each kernel
-	Blobs []blob `json:"blobs"`
+	Code   []code       `json:"code"` // one for each kernel
+	Layers []layerParts `json:"calibrations,omitempty"`
+	Blobs  []blob       `json:"blobs"`
 }
 
 // code tells the blobs of one kernel, -1 for none.
 type code struct {
 	Cubin int `json:"cubin"`
 	PTX   int `json:"ptx"`
+}
+
+// layerParts tells the blobs of one layer's calibration, -1 for none.
+type layerParts struct {
+	Weights int `json:"weights"`
+	MeanKey int `json:"mean_key"`
 }
 
 type blob struct {
@@ -157,18 +164,28 @@ func parse(text, blobs []byte) (*Bundle, error) {
 	if len(h.Code) != len(h.Kernels) {
 		return nil, fmt.Errorf("%d kernels have code, %d are described", len(h.Code), len(h.Kernels))
 	}
-	for i, c := range h.Code {
-		for _, part := range []struct {
-			index int
-			dst   *[]byte
-		}{{c.Cubin, &h.Kernels[i].Cubin}, {c.PTX, &h.Kernels[i].PTX}} {
-			if part.index < -1 || part.index >= len(parts) {
-				return nil, fmt.Errorf("kernel %d names code %d of %d", i, part.index, len(parts))
-			}
-			if part.index >= 0 {
-				*part.dst = parts[part.index]
-			}
+	part := func(of string, index int, dst *[]byte) error {
+		if index < -1 || index >= len(parts) {
+			return fmt.Errorf("%s names code %d of %d", of, index, len(parts))
 		}
+		if index >= 0 {
+			*dst = parts[index]
+		}
+		return nil
+	}
+	for i, c := range h.Code {
+		k, name := &h.Kernels[i], fmt.Sprintf("kernel %d", i)
+		if err := errors.Join(part(name, c.Cubin, &k.Cubin), part(name, c.PTX, &k.PTX)); err != nil {
+			return nil, err
+		}
+	}
+	for i, l := range h.Layers {
+		var c Calibration
+		name := fmt.Sprintf("layer %d", i)
+		if err := errors.Join(part(name, l.Weights, &c.Weights), part(name, l.MeanKey, &c.MeanKey)); err != nil {
+			return nil, err
+		}
+		h.Calibrations = append(h.Calibrations, c)
 	}
 	if err := h.Bundle.validate(); err != nil {
 		return nil, err
@@ -201,6 +218,9 @@ func (b *Bundle) Encode() ([]byte, error) {
 	}
 	for i := range b.Kernels {
 		h.Code = append(h.Code, code{Cubin: add(b.Kernels[i].Cubin), PTX: add(b.Kernels[i].PTX)})
+	}
+	for _, c := range b.Calibrations {
+		h.Layers = append(h.Layers, layerParts{Weights: add(c.Weights), MeanKey: add(c.MeanKey)})
 	}
 	text, err := json.Marshal(h)
 	if err != nil {

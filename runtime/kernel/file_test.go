@@ -229,3 +229,35 @@ func use(t *testing.T, b *Bundle) {
 	a := selectArgs()
 	_ = s.PageSelect(nil, &a, Workload{1600, 2})
 }
+
+// TestCalibrations: a bundle hands on what it was given of each layer, and refuses what does not fit its model.
+func TestCalibrations(t *testing.T) {
+	b := testBundle()
+	weights := bytes.Repeat([]byte{1, 2, 3, 4}, int(WeightBytes(8, 128))/4)
+	means := bytes.Repeat([]byte{5, 6, 7, 8}, 8*128)
+	b.Calibrations = []Calibration{{weights, means}, {weights, nil}, {nil, means}}
+	data, err := b.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decode(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.Calibrations, got.Calibrations); diff != "" {
+		t.Errorf("(-written +read):\n%.300s", diff)
+	}
+	for _, tc := range []struct {
+		reason, want string
+		c            Calibration
+		basis        string
+	}{
+		{"of another model", "weights of 8 bytes", Calibration{weights[:8], nil}, ""},
+		{"of another model", "mean keys of 8 bytes", Calibration{nil, means[:8]}, ""},
+		{"summaries would read what is not there", "no weights", Calibration{nil, means}, "query_weighted"},
+	} {
+		b.Calibrations, b.Model.Basis = []Calibration{tc.c}, tc.basis
+		_, err := b.Encode()
+		contains(t, tc.reason, err, "calibration of layer 0", tc.want)
+	}
+}

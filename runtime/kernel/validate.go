@@ -33,6 +33,11 @@ func (b *Bundle) validate() error {
 			return err
 		}
 	}
+	for i, c := range b.Calibrations {
+		if err := b.Model.validateCalibration(c); err != nil {
+			return fmt.Errorf("calibration of layer %d: %w", i, err)
+		}
+	}
 	seen := map[string]bool{}
 	for i := range b.Works {
 		w := &b.Works[i]
@@ -78,6 +83,19 @@ func (m Model) validate() error {
 		return fmt.Errorf("model: dtype %q is not one of %s", m.DType, strings.Join(dtypes, ", "))
 	case m.Kivi() != strings.HasPrefix(m.DType, "kivi") || m.StoreBytes < 0 || m.StoreBytes%vectorBytes != 0:
 		return fmt.Errorf("model: a cache of %s with pages of %d quantised bytes", m.DType, m.StoreBytes)
+	}
+	return nil
+}
+
+func (m Model) validateCalibration(c Calibration) error {
+	if want := WeightBytes(m.KVHeads, m.HeadDim); len(c.Weights) > 0 && int64(len(c.Weights)) != want {
+		return fmt.Errorf("weights of %d bytes, %d KV heads of dim %d have %d", len(c.Weights), m.KVHeads, m.HeadDim, want)
+	}
+	if want := 4 * m.KVHeads * m.HeadDim; len(c.MeanKey) > 0 && len(c.MeanKey) != want {
+		return fmt.Errorf("mean keys of %d bytes, %d KV heads of dim %d have %d", len(c.MeanKey), m.KVHeads, m.HeadDim, want)
+	}
+	if m.Basis == queryWeighted && len(c.Weights) == 0 {
+		return errors.New("no weights, which query-weighted summaries read")
 	}
 	return nil
 }
