@@ -113,7 +113,8 @@ func printChecks(w io.Writer, rows []verify.Row) {
 			}
 			values += rows[i].Count
 		}
-		form, _, _ := strings.Cut(strings.TrimPrefix(first.Candidate, string(first.Family)+" "), " ")
+		_, form, _ := strings.Cut(first.Candidate, " ") // family, form, parameters; chains have a name and a form
+		form, _, _ = strings.Cut(form, " ")
 		fmt.Fprintf(t, "    %s\t%s\t%d values compared\tlargest error %.1f %% of its bound\n", first.Family, form, values, 100*worst)
 	}
 	_ = t.Flush()
