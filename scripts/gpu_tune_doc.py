@@ -101,7 +101,8 @@ def sweeps(out):
                      "it in percent of the best time, at the median and the 90th percentile of 100 seeds. All strategies but `uniform` begin with the "
                      "default. `kvloom lab` prints the rest.")
     pictures = [os.path.basename(path)[:-4] for path in sorted(glob.glob("docs/benchmarks/lab/*.svg"))]
-    return made + table + "\n" + "\n".join(f"[{name}](lab/{name}.svg)" for name in pictures) + "\n"
+    told = "In the pictures, solid lines are the median and dashed ones the 90th percentile of 100 seeds.\n\n" if pictures else ""
+    return made + table + "\n" + told + "\n".join(f"![{name}](lab/{name}.svg)" for name in pictures) + "\n"
 
 
 def three(out):
