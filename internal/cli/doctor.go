@@ -45,7 +45,7 @@ func (*DoctorCmd) Run(ctx *Context) error {
 	findings := compilerFindings(ctx)
 	findings = append(findings, cacheFinding())
 	findings = append(findings, driverFindings()...)
-	findings = append(findings, nvmlFinding(), torchFinding(ctx))
+	findings = append(append(findings, nvmlFinding()), peerFindings(ctx)...)
 	if err := printFindings(ctx, findings); err != nil {
 		return err
 	}
@@ -199,21 +199,24 @@ func nvmlFinding() finding {
 	return f
 }
 
-// torchFinding reads the installed version without importing it, which would take seconds.
-func torchFinding(ctx context.Context) finding {
-	f := finding{What: "torch", Needed: optional, Remedy: "pip install torch, in the python3 that is first on PATH"}
+// peerFindings are the Python packages that bench measures beside, by their installed versions: importing one would take seconds.
+func peerFindings(ctx context.Context) []finding {
+	packages := []struct{ peer, name string }{{"torch", "torch"}, {"flashinfer", "flashinfer-python"}, {"locks-kv", "locks-kv"}}
+	findings := make([]finding, len(packages))
 	python, err := exec.LookPath("python3")
-	if err != nil {
-		f.Detail = "no python3 on PATH"
-		return f
+	for i, p := range packages {
+		findings[i] = finding{What: p.peer, Needed: optional, Remedy: "pip install " + p.name + ", in the python3 that is first on PATH", Detail: "no python3 on PATH"}
+		if err != nil {
+			continue
+		}
+		within, cancel := context.WithTimeout(ctx, 10*time.Second)
+		out, missing := exec.CommandContext(within, python, "-c", "import importlib.metadata as m; print(m.version('"+p.name+"'))").Output()
+		cancel()
+		if missing != nil {
+			findings[i].Detail = "not installed for " + filepath.Clean(python)
+			continue
+		}
+		findings[i].Found, findings[i].Remedy, findings[i].Detail = true, "", strings.TrimSpace(string(out))+" for "+filepath.Clean(python)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, python, "-c", "import importlib.metadata as m; print(m.version('torch'))").Output()
-	if err != nil {
-		f.Detail = "not installed for " + filepath.Clean(python)
-		return f
-	}
-	f.Found, f.Remedy, f.Detail = true, "", strings.TrimSpace(string(out))+" for "+filepath.Clean(python)
-	return f
+	return findings
 }
