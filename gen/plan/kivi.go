@@ -72,7 +72,7 @@ type kiviShape struct {
 // kiviShapes, the default of each form first. A stage is a third of one in 16 bits, and unpacking codes takes issue slots: 16 warps an SM are
 // wanted, and in two blocks of 8 they are on every SM.
 var kiviShapes = []kiviShape{
-	{Hopper, 8, 2, 2}, {Hopper, 16, 2, 1}, {Hopper, 16, 3, 1}, {Hopper, 12, 3, 1}, {Hopper, 8, 3, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 4, 1},
+	{Hopper, 16, 2, 1}, {Hopper, 8, 2, 2}, {Hopper, 16, 3, 1}, {Hopper, 12, 3, 1}, {Hopper, 8, 3, 2}, {Hopper, 8, 3, 1}, {Hopper, 4, 4, 1},
 	{Portable, 8, 2, 2}, {Portable, 16, 2, 1}, {Portable, 8, 3, 2}, {Portable, 8, 3, 1}, {Portable, 8, 2, 1},
 	{Portable, 4, 3, 1}, {Portable, 4, 2, 1}, {Portable, 2, 2, 1},
 }

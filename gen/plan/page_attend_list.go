@@ -12,14 +12,22 @@ import (
 // and the group has more than 8.
 type attendListShape struct {
 	warps, stages, cluster, columns int
+	together                        bool // see attendTogether
 }
 
 // attendListShapes, the default of many lists first. columns 0 is as many as registers allow. Wide groups do better with one n tile a warp
 // and twice the clusters: half the arithmetic a warp, and keys and values come from L2 the second time. Of small blocks several share an
 // SM, which hides the latencies of many lists behind each other.
 var attendListShapes = []attendListShape{
-	{8, 2, 8, 0}, {4, 2, 16, 1}, {8, 2, 8, 1}, {8, 1, 8, 0}, {8, 1, 16, 1}, {4, 4, 8, 1}, {4, 4, 8, 0}, {8, 1, 16, 0}, {8, 2, 16, 0},
-	{16, 1, 8, 1}, {16, 1, 16, 1}, {16, 2, 8, 1}, {4, 2, 16, 0}, {4, 2, 8, 1}, {4, 3, 8, 1}, {2, 4, 8, 1},
+	{8, 2, 8, 0, false}, {4, 2, 16, 1, false}, {8, 2, 8, 1, false}, {8, 1, 8, 0, false}, {8, 1, 16, 1, false}, {4, 4, 8, 1, false},
+	{4, 4, 8, 0, false}, {8, 1, 16, 0, false}, {8, 2, 16, 0, false}, {16, 1, 8, 1, false}, {16, 1, 16, 1, false}, {16, 2, 8, 1, false},
+	{4, 2, 16, 0, false}, {4, 2, 8, 1, false}, {4, 3, 8, 1, false}, {2, 4, 8, 1, false}, {8, 2, 8, 0, true}, {8, 2, 8, 1, true}, {4, 2, 8, 1, true},
+}
+
+// attendTogether is whether a warp weighs its first tiles, one for each stage, together: less to wait for, where they land one soon behind
+// the other. That is so of the wide clusters, whose SMs read half as much, and of quantised pages; elsewhere the tuner knows.
+func attendTogether(s *specs.Spec, shape attendListShape) bool {
+	return shape.stages <= 2 && (shape.together || shape.cluster == 16 || s.Cache.KiviBits() > 0)
 }
 
 // wideClusters is how many clusters of 16 blocks an H200 runs at once, a block an SM.
@@ -35,7 +43,7 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 		if shape.columns == 0 {
 			shape.columns = newAttendSizes(s, shape.stages, 0).columns
 		}
-		if seen[shape] {
+		if seen[shape] || shape.together && s.Cache.KiviBits() > 0 {
 			continue
 		}
 		seen[shape] = true
@@ -49,9 +57,9 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 	// With few lists the widest clusters use most SMs, with some more those of one n tile a warp; with many either comes in two waves.
 	switch clusters := attendLists(s) * newAttendSizes(s, 1, 1).headTiles; {
 	case clusters <= wideClusters:
-		leadWith(candidates, attendListShape{4, 2, 16, 1})
+		leadWith(candidates, attendListShape{4, 2, 16, 1, false})
 	case clusters <= 2*wideClusters:
-		leadWith(candidates, attendListShape{8, 2, 8, 1})
+		leadWith(candidates, attendListShape{8, 2, 8, 1, false})
 	}
 	return candidates, rejected
 }
@@ -59,7 +67,7 @@ func attendListCandidates(s *specs.Spec, t Target) (candidates []Candidate, reje
 // leadWith moves a shape's candidate, where there is one, before the others.
 func leadWith(candidates []Candidate, shape attendListShape) {
 	i := slices.IndexFunc(candidates, func(c Candidate) bool {
-		return attendListShape{c.Param("warps"), c.Param("stages"), c.Param("cluster"), c.Param("columns")} == shape
+		return attendListShape{c.Param("warps"), c.Param("stages"), c.Param("cluster"), c.Param("columns"), false} == shape // the first of its size
 	})
 	if i > 0 {
 		c := candidates[i]
@@ -72,13 +80,16 @@ func attendListCandidate(s *specs.Spec, t Target, shape attendListShape) Candida
 	z := newAttendSizes(s, shape.stages, shape.columns)
 	c := attendCandidate(s, t, attendShape{Hopper, shape.warps, shape.stages, 1, false})
 	c.Params = []Param{{"warps", shape.warps}, {"stages", shape.stages}, {"cluster", shape.cluster}, {"columns", shape.columns}, {"list", 1}}
+	if shape.together {
+		c.Params = append(c.Params, Param{"together", 1})
+	}
 	c.Header, c.Kernel = "kernels/page_attend_list.cuh", "kvloom::page_attend_list"
 	if s.Cache.KiviBits() > 0 {
 		c.Header = "kernels/page_attend_kivi_list.cuh"
 	}
 	columns := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kColumns" })
 	c.Constants[columns].Value = fmt.Sprint(shape.columns)
-	c.Constants = slices.Insert(c.Constants, columns+1, Constant{"kCluster", fmt.Sprint(shape.cluster)})
+	c.Constants = slices.Insert(c.Constants, columns+1, Constant{"kCluster", fmt.Sprint(shape.cluster)}, Constant{"kTogether", fmt.Sprint(attendTogether(s, shape))})
 	c.Geometry.Grid[0], c.Geometry.Grid[1].Times = launch.Const(int64(shape.cluster)), int64(z.headTiles)
 	c.Geometry.Cluster, c.Geometry.DynamicShared, c.Geometry.Workspace = shape.cluster, shape.warps*z.ringBytes, nil
 	return c

@@ -1,6 +1,9 @@
 package plan
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestAttendDefaults asserts what lists and dense attention start from without a tuned table.
 func TestAttendDefaults(t *testing.T) {
@@ -30,5 +33,44 @@ func TestAttendDefaults(t *testing.T) {
 				t.Errorf("%s: dense by %s, grid %v; want the streaming kernel by bulk copies over %d splits", tt.why, d.ID(), d.Geometry.Grid, tt.splits)
 			}
 		})
+	}
+}
+
+// TestAttendTogether asserts which lists weigh a warp's first tiles together: those of wide clusters and of quantised pages, others as a
+// choice of the tuner's, and never more tiles than two.
+func TestAttendTogether(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		dtype string
+		q, kv int
+		want  func(Candidate) bool
+	}{
+		{"bf16", "bf16", 32, 8, func(c Candidate) bool {
+			return c.Param("stages") <= 2 && (c.Param("cluster") == 16 || slices.Contains(c.Params, Param{"together", 1}))
+		}},
+		{"kivi4", "kivi4", 32, 8, func(c Candidate) bool { return c.Param("stages") <= 2 }},
+	} {
+		s := listSpec(tt.q, tt.kv, 131072, "share_average")
+		s.Cache.DType = tt.dtype
+		choices, ids := 0, map[string]bool{}
+		for _, c := range planPageAttend(s, Targets["sm_90a"]).Candidates {
+			if !slices.Contains(c.Params, Param{"list", 1}) {
+				continue
+			}
+			i := slices.IndexFunc(c.Constants, func(k Constant) bool { return k.Name == "kTogether" })
+			if got := c.Constants[i].Value == "true"; got != tt.want(c) {
+				t.Errorf("%s: %s: together is %t", tt.name, c.ID(), got)
+			}
+			if slices.Contains(c.Params, Param{"together", 1}) {
+				choices++
+			}
+			if ids[c.ID()] {
+				t.Errorf("%s: %s twice", tt.name, c.ID())
+			}
+			ids[c.ID()] = true
+		}
+		if (choices > 0) != (tt.dtype == "bf16") {
+			t.Errorf("%s: %d candidates leave it to the tuner", tt.name, choices)
+		}
 	}
 }

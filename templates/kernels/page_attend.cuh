@@ -169,12 +169,12 @@ struct Meeting {
 // Counts the calling block, whose writes before are seen by the one that is told true: the last of `all`, which leaves the counter zero.
 __device__ __forceinline__ bool last_to_come(uint32_t* counter, int all) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    last = atomicAdd(counter, 1u) == static_cast<uint32_t>(all - 1);
+    uint32_t before;  // one thread orders what the block wrote, by the barrier before
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    last = before == static_cast<uint32_t>(all - 1);
     if (last) *counter = 0;
-    __threadfence();
   }
   __syncthreads();
   return last;
@@ -206,7 +206,7 @@ __device__ __forceinline__ void page_attend_by(const PageAttendArgs& args) {
   if constexpr (kDependent) ptx::wait_for_dependencies();
 
   const KvCache& cache = args.cache;
-  const int warp = threadIdx.x / 32;
+  const int warp = __shfl_sync(kAll, threadIdx.x / 32, 0);  // known to be the same in a warp: else every exchange in it asks first
   const int split = blockIdx.x, request = blockIdx.z;
   const int list = blockIdx.y / S::kHeadTiles, lists = gridDim.y / S::kHeadTiles;
   const int first_head = blockIdx.y % S::kHeadTiles * S::kColumnHeads;  // of the list's heads

@@ -42,16 +42,19 @@ struct KiviRing {
   using R = typename S::Record;
   const Rows<T>& k;
   const Rows<T>& v;
-  uint8_t* base;
+  uint32_t base;         // shared address of stage 0
   int rows_block = 0;    // of the page that is still filling
   int flight[kStages];   // tokens of the tiles in flight, negative where they are rows, the oldest first
 
-  __device__ __forceinline__ KiviRing(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(base) {}
+  __device__ __forceinline__ KiviRing(const Rows<T>& k, const Rows<T>& v, uint8_t* base) : k(k), v(v), base(ptx::shared_address(base)) {}
 
-  __device__ __forceinline__ int issue(const U& units, int tile, uint8_t* stage) {
+  __device__ __forceinline__ int issue(const U& units, int tile, uint32_t stage) {
     const int tokens = __shfl_sync(kAll, units.tokens, tile % U::kTilesPerBatch), block = __shfl_sync(kAll, units.block, tile % U::kTilesPerBatch);
-    if (tokens > 0) copy_tile<R>(*units.cache, units.kv_head, block, tile % U::kPerPage, ptx::shared_address(stage));
-    if (tokens < 0) rows_block = block;
+    if (tokens > 0) KiviLane<R>(*units.cache, units.kv_head).copy(*units.cache, block, tile % U::kPerPage, stage);
+    if (tokens < 0) {
+      rows_block = block;
+      KiviRows<PAGE>(k, v, block, tile).template fetch<HEAD_DIM>(-tokens);
+    }
     return tokens;
   }
 
@@ -63,17 +66,50 @@ struct KiviRing {
     }
   }
 
+  // As Ring's. A tile without tokens is left to run.
+  __device__ __forceinline__ bool fills(int tiles) const { return tiles == kStages && flight[0] != 0 && flight[kStages - 1] != 0; }
+
+  template <int kColumns>
+  __device__ __forceinline__ void run_first(State<HEAD_DIM, kColumns, T>& state, int first, float cap) {
+    float s[kStages][kColumns][4];
+    uint32_t masks[kStages];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (i + 1 < kStages) {
+        ptx::wait_copies<1>();
+      } else {
+        ptx::wait_copies<0>();
+      }
+      __syncwarp();
+      if (flight[i] < 0) {
+        state.row_logits(KiviRows<PAGE>(k, v, rows_block, first + i), -flight[i], s[i]);
+      } else {
+        state.template logits<R>(base + i * S::kStageBytes, s[i]);
+      }
+      masks[i] = (1u << (flight[i] < 0 ? -flight[i] : R::kTokens)) - 1;
+    }
+    uint32_t weights[kStages][kColumns][2];
+    state.template weigh_first<SOFTCAP, bf16>(s, masks, cap, weights);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (flight[i] < 0) {
+        state.row_values(KiviRows<PAGE>(k, v, rows_block, first + i), -flight[i], weights[i]);
+      } else {
+        state.template values<R>(base + i * S::kStageBytes, weights[i]);
+      }
+    }
+    __syncwarp();
+  }
+
   template <int kColumns>
   __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const U& units, int first, int last, float cap) {
-    uint8_t* stage = base;
+    uint32_t stage = base;
 #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
       ptx::wait_copies<kStages - 1>();
       __syncwarp();
       if (flight[0] < 0) {
-        const int64_t in_page = tile % U::kPerPage * U::kTokens;
-        state.template add_rows<SOFTCAP>(&k.base->bits + rows_block * k.block_stride + in_page * k.token_stride, k.token_stride,
-                                         &v.base->bits + rows_block * v.block_stride + in_page * v.token_stride, v.token_stride, -flight[0], cap);
+        state.template add_rows<SOFTCAP>(KiviRows<PAGE>(k, v, rows_block, tile), -flight[0], cap);
       } else if (flight[0] > 0) {
         state.template add_codes<SOFTCAP, R>(stage, cap);
       }

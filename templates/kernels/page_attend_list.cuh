@@ -113,6 +113,32 @@ struct Ring {
     }
   }
 
+  // Whether run_first does what run would.
+  __device__ __forceinline__ bool fills(int tiles) const { return tiles == kStages; }
+
+  // A warp's first tiles, one for each stage: keys as they land, then all weights and values together, for a list gives a warp few tiles and
+  // its chain of dependent steps is what takes time.
+  template <int kColumns>
+  __device__ __forceinline__ void run_first(State<HEAD_DIM, kColumns, T>& state, int, float cap) {
+    using Element = typename State<HEAD_DIM, kColumns, T>::Element;
+    float s[kStages][kColumns][4];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (i + 1 < kStages) {
+        ptx::wait_copies<1>();
+      } else {
+        ptx::wait_copies<0>();
+      }
+      __syncwarp();
+      state.template logits<S>(base + i * S::kStageBytes, s[i]);
+    }
+    uint32_t p[kStages][kColumns][2];
+    state.template weigh_first<SOFTCAP, Element>(s, masks, cap, p);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) state.template values<S>(base + i * S::kStageBytes, p[i]);
+    __syncwarp();
+  }
+
   template <int kColumns>
   __device__ __forceinline__ void run(State<HEAD_DIM, kColumns, T>& state, const Units<PAGE>& units, int first, int last, float cap) {
     uint32_t stage = base;
@@ -184,9 +210,9 @@ struct Parts {
 
 }  // namespace attend
 
-// Parameters as page_attend's. The grid's first extent is kCluster.
+// Parameters as page_attend's. The grid's first extent is kCluster. kTogether: a warp's first tiles are weighed together.
 template <int HEAD_DIM, int PAGE, int HEADS, int LISTS_PER_KV_HEAD, typename T, bool SOFTCAP, int kWarps, int kStages, int kColumns,
-          int kCluster, bool kDependent>
+          int kCluster, bool kTogether, bool kDependent>
 __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   using namespace attend;
   using Form = ListForm<T>;
@@ -195,13 +221,16 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   using Q = typename Compute<T>::type;
   using Received = Parts<HEAD_DIM, S::kTileHeads, kCluster>;
   static_assert(kCluster > 1, "the blocks of a list are a cluster");
+  static_assert(!kTogether || kStages <= 2, "two tiles at most are weighed together");
   static_assert(HEAD_DIM / 4 >= kCluster, "one thread of a head for each block that receives its peak and sum");
   constexpr int kThreads = 32 * kWarps;
   extern __shared__ __align__(128) uint8_t rings[];  // [kWarps][kRingBytes]
   __shared__ float2 stats[kWarps][S::kTileHeads];    // peak and sum of each warp
   __shared__ Received received;
   __shared__ __align__(8) uint64_t landed;
-  const int tid = threadIdx.x, warp = tid / 32;
+  // Where tiles are weighed together, the compiler knows that a warp stays together too, else every exchange in it asks first. Where they are
+  // not, that took 0.2 us more: copies then start later.
+  const int tid = threadIdx.x, warp = kTogether ? __shfl_sync(kAll, tid / 32, 0) : tid / 32;
   const int rank = blockIdx.x, request = blockIdx.z;
   const int list = blockIdx.y / S::kHeadTiles, lists = gridDim.y / S::kHeadTiles;
   const int first_head = blockIdx.y % S::kHeadTiles * S::kColumnHeads;  // of the list's heads
@@ -216,7 +245,7 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
     mbarrier_init_fence();
     mbarrier_expect(&landed, kCluster * (16 * (own_end - own_begin) + 8 * heads));
   }
-  ptx::cluster_arrive<kCluster>();  // awaited before the first store into another block: its barrier stands by then
+  ptx::cluster_arrive<kCluster>();  // awaited long before the first store into another block, whose barrier stands by then
   // The length, the table and the query stand since before the layer's first launch: only the page list is waited for.
   const KvCache& cache = args.cache;
   const int length = cache.head_lens ? cache.head_lens[static_cast<int64_t>(request) * cache.kv_heads + kv_head] : cache.seq_lens[request];
@@ -248,13 +277,20 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   const float scale = (SOFTCAP ? args.softmax_scale / args.logit_softcap : args.softmax_scale * kLog2E) * cache_scale<T>(cache.k_scale);
   typename Form::template Tiles<HEAD_DIM, PAGE, SOFTCAP, kStages, S> ring(k, v, rings + warp * S::kRingBytes);
   batch.look_up(units, first);
+  ptx::cluster_wait<kCluster>();  // beside the look into the table, not behind the sums
   ring.start(units, first, to);
   ptx::wait_copies<kStages>();
   __syncthreads();  // the query is whole; the first keys are on their way
   State<HEAD_DIM, kColumns, T> state;
   state.template begin<S::kQueryRowBytes>(query_tile<S>(), scale);
   for (int from = first;;) {
-    ring.run(state, units, from, to, args.logit_softcap * kLog2E);
+    bool together = false;
+    if constexpr (kTogether) together = from == first && ring.fills(to - from);
+    if (together) {
+      ring.run_first(state, first, args.logit_softcap * kLog2E);
+    } else {
+      ring.run(state, units, from, to, args.logit_softcap * kLog2E);
+    }
     from = to;
     if (from >= last) break;
     to = min(last, from + kBatch);
@@ -266,7 +302,6 @@ __device__ __forceinline__ void page_attend_list(const PageAttendArgs& args) {
   store_state<S>(state, reinterpret_cast<float*>(rings + warp * S::kRingBytes), stats[warp]);
   __syncthreads();
 
-  ptx::cluster_wait<kCluster>();
   const uint32_t landed_at = ptx::shared_address(&landed);
   for (int quad = tid; quad < quads; quad += kThreads) {
     const int head = quad / kHeadQuads, at = quad % kHeadQuads;

@@ -20,7 +20,10 @@ constexpr uint32_t kAll = 0xffffffffu;
 // 2^8: how far logits may pass the running maximum before sums are rescaled. Sums stay far inside f32 and P inside f16.
 constexpr float kSlack = 8.0f;
 
-// exp2(x - peak) where an empty sum's peak of -inf gives 0, not NaN.
+// The peak of an empty sum: below any logit that is a number, and itself one, so that exp2(x - peak) asks nothing of x, which may be -inf.
+constexpr float kNoPeak = -3e38f;
+
+// exp2(x - peak) where a peak of -inf gives 0, not NaN.
 __device__ __forceinline__ float weight(float x, float peak) {
   return x == minus_infinity() ? 0.0f : exp2_approx(x - peak);
 }
@@ -205,7 +208,7 @@ struct State {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         unit[n][j] = sizeof(T) == 1 ? scale * __shfl_sync(kAll, factor, 8 * (threadIdx.x % 4) + 4 * j) : scale;
-        peak[n][j] = minus_infinity(), sum[n][j] = 0.0f;
+        peak[n][j] = kNoPeak, sum[n][j] = 0.0f;
       }
 #pragma unroll
       for (int s = 0; s < kSteps; ++s)
@@ -218,7 +221,7 @@ struct State {
   __device__ __forceinline__ void raise(const float (&s)[kColumns][4]) {
     bool sums = false;  // something is summed: not so at a warp's first tile, often its only one
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) sums |= fmaxf(peak[n][0], peak[n][1]) > minus_infinity();
+    for (int n = 0; n < kColumns; ++n) sums |= fmaxf(peak[n][0], peak[n][1]) > kNoPeak;
     sums = __any_sync(kAll, sums);
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
@@ -228,7 +231,7 @@ struct State {
 #pragma unroll
         for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, step));
         top = fmaxf(top, peak[n][j]);
-        const float shrink = weight(peak[n][j], top);
+        const float shrink = exp2_approx(peak[n][j] - top);
         peak[n][j] = top;
         if (!sums) continue;
         sum[n][j] *= shrink;
@@ -257,7 +260,7 @@ struct State {
     for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[n][i] = weight(s[n][i], peak[n][i % 2]);
+        s[n][i] = exp2_approx(s[n][i] - peak[n][i % 2]);
         sum[n][i % 2] += s[n][i];
       }
 #pragma unroll
@@ -265,10 +268,43 @@ struct State {
     }
   }
 
-  // One tile of 16 tokens: K at `stage`, V behind it. cap: of the logits, where there is one.
-  template <bool SOFTCAP, class S>
-  __device__ __forceinline__ void add(uint32_t stage, uint32_t mask, float cap) {
-    float s[kColumns][4], odd[kColumns][4];  // two chains of products
+  // The weights of a warp's first tiles together, while nothing is summed: weigh without its questions.
+  template <bool SOFTCAP, typename P, int kTiles>
+  __device__ __forceinline__ void weigh_first(float (&s)[kTiles][kColumns][4], const uint32_t (&mask)[kTiles], float cap, uint32_t (&p)[kTiles][kColumns][2]) {
+    const int row = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float top = kNoPeak, all = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+          for (int i = j; i < 4; i += 2) {
+            if (SOFTCAP) s[t][n][i] = cap * tanh_accurate(s[t][n][i]);
+            if ((mask[t] >> (row + i / 2 * 8) & 1) == 0) s[t][n][i] = minus_infinity();
+            top = fmaxf(top, s[t][n][i]);
+          }
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(kAll, top, step));
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+          for (int i = j; i < 4; i += 2) all += s[t][n][i] = exp2_approx(s[t][n][i] - top);
+        peak[n][j] = top, sum[n][j] = all;
+      }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) p[t][n][half] = ptx::transpose8x8(pack2<P>(s[t][n][2 * half], s[t][n][2 * half + 1]));
+  }
+
+  // Logits (or what tanh takes) of a tile whose K is at `stage`.
+  template <class S>
+  __device__ __forceinline__ void logits(uint32_t stage, float (&s)[kColumns][4]) const {
+    float odd[kColumns][4];  // two chains of products
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -281,12 +317,25 @@ struct State {
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = (s[n][i] + odd[n][i]) * unit[n][i % 2];
-    uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
-    weigh<SOFTCAP, Element>(s, mask, cap, p, [](const auto& up) { up(); });
+  }
+
+  // Adds a tile's values, which lie behind its K, by their weights.
+  template <class S>
+  __device__ __forceinline__ void values(uint32_t stage, const uint32_t (&p)[kColumns][2]) {
     F::template each_value<S::kRowBytes>(stage + S::kTensorBytes, [&](int d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) mma_m16n8k16(o[d][n], a0, a1, a2, a3, p[n][0], p[n][1], Element());
     });
+  }
+
+  // One tile of 16 tokens: K at `stage`, V behind it. cap: of the logits, where there is one.
+  template <bool SOFTCAP, class S>
+  __device__ __forceinline__ void add(uint32_t stage, uint32_t mask, float cap) {
+    float s[kColumns][4];
+    logits<S>(stage, s);
+    uint32_t p[kColumns][2];  // B fragments of P^T [token, head]
+    weigh<SOFTCAP, Element>(s, mask, cap, p, [](const auto& up) { up(); });
+    values<S>(stage, p);
   }
 };
 
