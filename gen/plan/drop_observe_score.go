@@ -25,8 +25,8 @@ func dropFusedShapes(rowTiles int) []dropFusedShape {
 		{4, true, 16, 0}, {2, true, 0, 0}, {4, false, 16, 0}, {2, false, 16, 0},
 	}
 	if rowTiles > 4 {
-		wide := []dropFusedShape{{2, true, 8, 0}, {2, true, 8, dropFusedSquares}}
-		list = append(wide, slices.DeleteFunc(list, func(x dropFusedShape) bool { return x == wide[0] })...)
+		wide := dropFusedShape{2, true, 8, 0}
+		list = append([]dropFusedShape{wide}, slices.DeleteFunc(list, func(x dropFusedShape) bool { return x == wide })...)
 		list = append(list, dropFusedShape{2, false, 8, dropFusedSquares})
 	}
 	return list

@@ -120,11 +120,10 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       to[j * 128] = make_uint2(__byte_perm(u[0], u[1], 0x5410), __byte_perm(u[2], u[3], 0x5410));
     }
   }
-  // The kept logits as Terms::shift() leaves them; returns the largest.
+  // The kept logits as Terms::shift() leaves them.
   template <class R>
-  __device__ __forceinline__ float kept(float (&x)[kRegisters], int index, const R& rows) const {
+  __device__ __forceinline__ void kept(float (&x)[kRegisters], int index, const R& rows) const {
     const uint2* const from = reinterpret_cast<const uint2*>(shared + S::kKeptOffset + index * S::kKeptBytes) + threadIdx.x % 128;
-    float top = minus_infinity();
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
       const uint2 word = from[j * 128];
@@ -132,10 +131,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       for (int i = 0; i < 4; ++i) {
         const float u = __uint_as_float(__byte_perm(i < 2 ? word.x : word.y, 0x4b00u, i % 2 ? 0x5432 : 0x5410)) - (kKeptMagic + kKeptFloor * kKeptStep);
         x[4 * j + i] = fmaf(u, 1.0f / kKeptStep, -rows.lse(4 * j + i));
-        top = fmaxf(top, x[4 * j + i]);
       }
     }
-    return top;
   }
 
   // Pass one over the group's tiles, then adds its sums to the head's.
@@ -348,24 +345,29 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       for (int r = 0; r < 4; ++r) d[4 * j + r] = x[r];
     }
   }
-  // Scores a tile from shifted logits whose largest is `top`, when the product with outputs is done.
+  // Scores a tile from shifted logits, when the product with outputs is done.
   template <class R>
-  __device__ __forceinline__ void finish(int tile, uint2 live, float top, float (&s)[kRegisters], float (&d)[kRegisters],
+  __device__ __forceinline__ void finish(int tile, uint2 live, float (&s)[kRegisters], float (&d)[kRegisters],
                                          const float (&v_norm)[2], const R& rows, const TileRowsA<HEAD_DIM>& value, bool fine, float coarse) const {
     const uint64_t stay = evict_normal_policy();  // scores outlive the tiles, and do not push out those that pass two reads again
     float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
     const int token = tile * kRingTokens + place();
-    const bool plain = this->seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 0.005f);
-    float sum[2] = {}, total[2] = {};
-    if (plain) terms.weigh(s);
+    float factors[kRegisters], sum[2] = {}, total[2] = {};
+    terms.weigh_small(s, factors);
     wgmma::wait<0>();
-    if (plain) terms.add(s, d, v_norm, rows, sum, total);
-    // The errors of a token's distances, each at most 2 |left| times it, add up to no more than that times the root of sum and total.
-    const bool coarse_enough = fine || !__any_sync(kFullWarp, sum[0] < coarse * total[0] || sum[1] < coarse * total[1]);
-    if (__builtin_expect(!plain || !coarse_enough, 0)) {
+    terms.add(factors, d, v_norm, rows, sum, total);
+    // One vote: weights are small, and so are the errors of a token's distances, each at most 2 |left| times it, which add up to no more than
+    // that times the root of sum and total.
+    const bool whole = this->seen(tile, live);
+    const bool good = sum[0] >= coarse * total[0] && sum[1] >= coarse * total[1] && fmaxf(total[0], total[1]) <= Terms::kSmall;
+    if (__builtin_expect(!whole || !__all_sync(kFullWarp, good), 0)) {
       if (!fine) refine(d, value);
+      float top = s[0];
+#pragma unroll
+      for (int i = 1; i < kRegisters; ++i) top = fmaxf(top, s[i]);
       sum[0] = sum[1] = 0.0f;
-      if (plain) {
+      if (whole && !__any_sync(kFullWarp, top > Terms::kHalf + 0.005f)) {
+        terms.weigh(s);
         terms.add(s, d, v_norm, typename Terms::Rows{stats}, sum);
       } else {
         terms.add_careful(s, d, v_norm, 0, token, sum, *this);
@@ -379,7 +381,7 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
     const bool fine = __shfl_sync(kFullWarp, words.fine, 0);
     int i = group + ((tiles - group + S::kGroups - 1) / S::kGroups - 1) * S::kGroups;
     typename Terms::template HeldRows<!is_bf16<T>> rows(typename Terms::Rows{stats});
-    const float coarse = kCoarse * __int_as_float(words.left);
+    const float coarse = fine ? -1.0f : kCoarse * __int_as_float(words.left);
     if (!fine) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) rows.norms[c] = rounded_norm()[Terms::column(c / 2 * 4 + c % 2)];
@@ -395,7 +397,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       } else {
         value.template fold<T>(v_norm, [](float x) { return x * x; });
       }
-      finish(begin + i, live, terms.shift(s, rows), s, d, v_norm, rows, value, fine, coarse);
+      terms.shift(s, rows);
+      finish(begin + i, live, s, d, v_norm, rows, value, fine, coarse);
     }
     if constexpr (kKeep > 0) {
 #pragma unroll
@@ -403,7 +406,8 @@ struct Fused : WindowTiles<S, DropObserveScoreArgs, HEAD_DIM, PAGE, WINDOW, GROU
       for (; i >= 0; i -= S::kGroups) {
         const uint2 live = multiply_outputs(d, value, fine);
         v_norm[0] = kept_squares(i)[place()], v_norm[1] = kept_squares(i)[place() + 8];
-        finish(begin + i, live, kept(s, i, rows), s, d, v_norm, rows, value, fine, coarse);
+        kept(s, i, rows);
+        finish(begin + i, live, s, d, v_norm, rows, value, fine, coarse);
       }
     }
   }

@@ -76,6 +76,18 @@ struct ScoreTerms {
       }
     }
   }
+  // The same without a reciprocal, by the first two terms of the series of p / (1 + eps - p): factors of weights below 2^-6 are off by less
+  // than 2^-11 of themselves. A token's factors that add up to no more than kSmall tell that its weights are that small.
+  static constexpr float kSmall = 0x1p-12f / kUnit;
+  __device__ __forceinline__ void weigh_small(const float (&s)[kRegisters], float (&factors)[kRegisters]) const {
+    static_assert(RULE == Rule::kDropKV, "other rules have no reciprocal");
+    const float first = rcp_approx(1.0f + eps), second = 8.0f * first * first;
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) {
+      const float p = exp2_approx(s[i]), weight = p * fmaf(p, second, first);
+      factors[i] = multiply_flushed(weight, weight);
+    }
+  }
   template <class R>
   __device__ __forceinline__ void add(const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], const R& rows,
                                       float (&sum)[2]) const {
