@@ -35,12 +35,12 @@ func (c *SpecShowCmd) Run(ctx *Context) error {
 	return nil
 }
 
-// showSpec prints four blocks: what the spec says, the summaries by rank, the workloads, and the parts under tensor parallelism.
+// showSpec prints what the spec says, then a table each of summaries by rank, workloads, eviction, and parts under tensor parallelism.
 func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-11s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	a, l := s.Attention, s.Locks
+	a := s.Attention
 	line("spec", "%s", s.Name)
 	line("attention", "%d query heads, %d KV heads, head_dim %d: group %d", a.QueryHeads, a.KVHeads, a.HeadDim, d.Group)
 	softcap := "no softcap"
@@ -50,6 +50,27 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 	line("", "softmax scale %.6g, %s", a.SoftmaxScale, softcap)
 	line("cache", "%s, pages of %d tokens", s.Cache.DType, s.Cache.PageSize)
 	line("", "K and V: %s a page and KV head, %s a token", size(int64(d.KVPageBytes)), size(int64(d.KVTokenBytes)))
+	showLocks(line, s, d)
+	showDropKV(line, s, d)
+	line("targets", "%s", strings.Join(s.Targets, ", "))
+
+	showRanks(w, s.Locks.Rank, d.Ranks)
+	fmt.Fprintf(w, "\nWorkload, one layer     pages  selected         K and V  summaries\n")
+	for _, c := range d.Contexts {
+		fmt.Fprintf(w, "  %-19s %7d  %5d %6.2f%%  %8s  %9s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.Pages, c.Selected, c.Percent,
+			size(c.KVBytes), size(c.SummaryBytes))
+	}
+	if s.Cache.Evicts() {
+		showEviction(w, s, d)
+	}
+	showParallel(w, d.Parallel)
+}
+
+// say prints a line of a block: its name or nothing, and a sentence.
+type say func(name, format string, args ...any)
+
+func showLocks(line say, s *specs.Spec, d specs.Derived) {
+	l := s.Locks
 	if l.Scorer == specs.PageLocal {
 		line("locks", "rank %d, %d-bit basis, %s", l.Rank, l.BasisBits, l.Combine)
 		if smaller := smallerRecord(l); smaller != "" {
@@ -66,29 +87,33 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		line("", "exact rerank x%g: the best of %d candidates", l.Rerank, s.Candidates())
 	}
 	line("", "always kept, inside the budget: %d sink + %d recent", l.AlwaysKeep.SinkPages, l.AlwaysKeep.RecentPages)
+}
+
+func showDropKV(line say, s *specs.Spec, d specs.Derived) {
+	if !s.Cache.Evicts() {
+		line("dropkv", "none: no kernel evicts from %s", s.Cache.DType)
+		return
+	}
 	k := s.DropKV
 	pool := k.Pool.Kind
 	if pool != "none" {
 		pool = fmt.Sprintf("%s %d", pool, k.Pool.Width)
 	}
-	if !s.Cache.Evicts() {
-		line("dropkv", "none: no kernel evicts from %s", s.Cache.DType)
-	} else {
-		line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
-		switch k.HeadBudgets.Kind {
-		case "adaptive":
-			line("", "a head keeps what it is sure of (floor %g) up to all that others leave", k.HeadBudgets.Floor)
-		case "pyramid":
-			line("", "a head keeps more in the first layer than in the last")
-		}
-		line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
+	line("dropkv", "%s, window %d, pool %s, %s budgets", k.Rule, k.Window, pool, k.HeadBudgets.Kind)
+	switch k.HeadBudgets.Kind {
+	case "adaptive":
+		line("", "a head keeps what it is sure of (floor %g) up to all that others leave", k.HeadBudgets.Floor)
+	case "pyramid":
+		line("", "a head keeps more in the first layer than in the last")
 	}
-	line("targets", "%s", strings.Join(s.Targets, ", "))
+	line("", "reads K and V %d time%s to observe, as often to score", d.DropKV.Passes, plural(d.DropKV.Passes))
+}
 
+func showRanks(w io.Writer, own int, ranks []specs.SummaryFigures) {
 	fmt.Fprintf(w, "\nPage summary, one KV head    payload   of KV   stored   of KV\n")
-	for _, r := range d.Ranks {
+	for _, r := range ranks {
 		mark, name := " ", fmt.Sprintf("rank %-2d", r.Rank)
-		if r.Rank == l.Rank {
+		if r.Rank == own {
 			mark = "*"
 		}
 		if r.Scorer != "" {
@@ -96,13 +121,9 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		}
 		fmt.Fprintf(w, "%s %-23s %7d B  %5.2f%%  %5d B  %5.2f%%\n", mark, name, r.PayloadBytes, r.Percent, r.RecordBytes, r.StoredPart)
 	}
+}
 
-	fmt.Fprintf(w, "\nWorkload, one layer     pages  selected         K and V  summaries\n")
-	for _, c := range d.Contexts {
-		fmt.Fprintf(w, "  %-19s %7d  %5d %6.2f%%  %8s  %9s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), c.Pages, c.Selected, c.Percent,
-			size(c.KVBytes), size(c.SummaryBytes))
-	}
-
+func showEviction(w io.Writer, s *specs.Spec, d specs.Derived) {
 	fmt.Fprintf(w, "\nEviction, one layer      a head keeps     K and V   scratch  scores\n")
 	for _, c := range d.Contexts {
 		scratch, scores := dropScratch(s, specs.Workload{Context: c.Context, Batch: c.Batch})
@@ -113,10 +134,12 @@ func showSpec(w io.Writer, s *specs.Spec, d specs.Derived) {
 		fmt.Fprintf(w, "  %-19s %15s  %10s  %8s  %6s\n", fmt.Sprintf("%d x %d", c.Context, c.Batch), kept,
 			size(int64(c.Batch)*int64(c.DropKVTokens)*int64(d.KVTokenBytes)), size(scratch), size(scores))
 	}
+}
 
+func showParallel(w io.Writer, parts []specs.TensorParallel) {
 	fmt.Fprintf(w, "\nTensor parallel, one GPU  q heads  KV heads  copies  group     KV a     summary\n")
 	fmt.Fprintf(w, "                                                           token      a page\n")
-	for _, t := range d.Parallel {
+	for _, t := range parts {
 		if t.Reason != "" {
 			fmt.Fprintf(w, "  %-23d not possible: %s\n", t.Ways, t.Reason)
 			continue
