@@ -26,13 +26,18 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("decode", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	bundle := flags.String("bundle", "smollm2-135m.kvb", "tuned kernels, written by kvloom tune")
+	bundle := flags.String("bundle", "smollm2-135m.kvb", "kernels, written by kvloom tune, or untuned by kvloom demo into .kvloom/demo")
 	data := flags.String("data", "", "safetensors file with k, v [kv head, token, dim] and q_last [query head, position, dim]; default: the built-in sample")
 	dev := flags.String("device", "auto", "auto, cuda:N or sim")
 	lengths := flags.String("lengths", "1021,1022,1023,1024,519", "sequence lengths to replay the graph at, comma-separated")
 	asJSON := flags.Bool("json", false, "print the rows as JSON")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; a file is given with --data", flags.Arg(0))
 	}
 	c, err := loadCache(*data)
 	if err != nil {

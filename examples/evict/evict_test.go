@@ -55,3 +55,22 @@ func TestBadArguments(t *testing.T) {
 		}
 	}
 }
+
+// TestUsage: help is no error, and what the program would ignore is one.
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--help"}, ""},
+		{[]string{"prompt.safetensors"}, `unexpected argument "prompt.safetensors"; a file is given with --data`},
+		{[]string{"--ratios", "2"}, "--ratios 2: want numbers above 0 and up to 1"},
+		{[]string{"--data", "none.safetensors"}, "none.safetensors"},
+	} {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), c.args, &stdout, &stderr)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("evict %v: %v, want %q", c.args, err, c.want)
+		}
+	}
+}

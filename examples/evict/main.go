@@ -54,8 +54,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	window := flags.Int("window", 8, "last queries of the prompt that vote; the positions after them are those that attend")
 	sinks := flags.Int("sinks", 4, "first tokens always kept")
 	asJSON := flags.Bool("json", false, "print the rows as JSON")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; a file is given with --data", flags.Arg(0))
 	}
 	list, err := parseRatios(*ratios)
 	if err != nil {
