@@ -30,7 +30,7 @@ type BenchCmd struct {
 	NCU        string   `name:"ncu" help:"With --bytes: take the counts from what ncu --csv wrote; scripts/ncu-bytes.sh does all of it." placeholder:"FILE"`
 	Tables     string   `help:"With --crossover: the folder of the tuned tables, such as specs/tuned." placeholder:"DIR"`
 	Picture    string   `help:"Also draw the growth into PREFIX.png and PREFIX.svg." placeholder:"PREFIX"`
-	Against    []string `help:"Peers to run beside, where Python can import them: torch, flashinfer, locks-kv."`
+	Against    []string `placeholder:"PEER" help:"Peers to run beside, where Python can import them: torch, flashinfer, locks-kv."`
 	Pick       int      `help:"Try so many candidates of each work, the choice first, and measure with the fastest." default:"1" placeholder:"N"`
 	Rank       int      `help:"Another rank than the spec's."`
 	Budget     int      `help:"Another budget than the spec's, tokens."`

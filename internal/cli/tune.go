@@ -34,7 +34,7 @@ type TuneCmd struct {
 	Budget    time.Duration `default:"10m" help:"Tuning time over all runs of these specs on this kind of GPU; 0: no limit."`
 	MaxTrials int           `help:"Stop after so many trials of this run and model; 0: no limit."`
 	Seed      uint64        `default:"1" help:"Seed of the search."`
-	Only      []string      `help:"Families to tune: page_summary, page_score, page_select, page_attend, dense, drop_observe, ...; default: all that the spec uses."`
+	Only      []string      `placeholder:"FAMILY" help:"Families to tune: page_summary, page_score, page_select, page_attend, dense, drop_observe, ...; default: all that the spec uses."`
 	Out       string        `help:"Bundle to write, or a folder for MODEL.kvb (the way to name it with several models); default MODEL.kvb."`
 	Strategy  string        `default:"default" help:"What is measured in which order: default, random, local, model, exhaustive. Up to 64 candidates everything is measured."`
 	Target    float64       `default:"0.01" help:"End a search when it is likely that nothing is left that is faster by more than this share."`
