@@ -42,6 +42,8 @@ func planPageSelectAttend(s *specs.Spec, t Target) FamilyPlan {
 		}
 		p.Candidates = append(p.Candidates, c)
 	}
+	candidates, rejected := directCandidates(s, t)
+	p.Candidates, p.Rejected = append(candidates, p.Candidates...), append(p.Rejected, rejected...)
 	if attendLists(s) <= clustersOf16 { // more SMs for few lists
 		p.Candidates = lead(p.Candidates, func(c Candidate) bool { return c.Param("cluster") == 16 })
 	}

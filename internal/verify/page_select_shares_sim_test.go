@@ -66,6 +66,7 @@ func TestPageSelectAttendFromSharesOnSimulator(t *testing.T) {
 	}{
 		{16, 2, 16, 1, 16, "the bar's shape: half of the warps for eight heads each"},
 		{4, 8, 8, 2, 8, "two tiles a warp"},
+		{16, 2, 16, 0, 16, "keys and values in registers"},
 	} {
 		s := sharesSpec(tc.group, tc.kvs)
 		first := func(f plan.Family) plan.Candidate { return plan.ForFamily(f, s, plan.Targets["sm_90a"]).Candidates[0] }
