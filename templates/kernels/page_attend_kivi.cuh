@@ -101,7 +101,11 @@ struct State<HEAD_DIM, kColumns, KiviRow<BITS, FEW>> : State<HEAD_DIM, kColumns,
   static constexpr int kGroups = (HEAD_DIM + 31) / 32;
   static constexpr int kFields = 16 / BITS;
   uint32_t place;  // 16 times the lane
-  static constexpr bool kLeft = FEW && HEAD_DIM <= 128;  // beyond, registers are for outputs
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr bool kLeft = FEW && HEAD_DIM < 128;  // registers for more are not left beside outputs
+#else
+  static constexpr bool kLeft = FEW && HEAD_DIM <= 128;
+#endif
   uint32_t left[kLeft ? kSteps : 1][2];  // minus q in the columns of what f16 leaves of the query, else 0
 
   __device__ __forceinline__ uint32_t left_of(int step, int half) const {
