@@ -180,7 +180,7 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) != 2 || lines[0].OldUS != 10 || lines[0].Detail != "kv_heads=8 l2=cold page=16" || lines[1].Verdict != Missing {
+	if len(lines) != 2 || lines[0].OldUS != 10 || lines[0].Detail != "kv_heads=8 page=16" || lines[1].Verdict != Missing {
 		t.Errorf("the newest line of each work counts: %+v", lines)
 	}
 	if len(notes) != 2 || !strings.Contains(notes[0], "holds no samples") {

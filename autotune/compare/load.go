@@ -181,7 +181,11 @@ func fromResults(path string) (*Side, error) {
 	return s, s.notEmpty()
 }
 
-// detailOf is "dtype=bf16 kv_heads=8 page=16", all of a shape besides tokens and batch.
+// usual are the values of a shape that go without saying: a family's lines have the same keys, so nothing becomes alike.
+var usual = map[string]any{"basis": "svd", "coefficient_bits": 8.0, "combine": "share_average", "dtype": "bf16", "l2": "cold", "layout": "paged", "mode": "prompt", "scan": "full",
+	"scorer": "page_local"}
+
+// detailOf is "kv_heads=8 page=16 rank=4", of a shape what is not usual, besides tokens and batch.
 func detailOf(shape bench.Shape) string {
 	var fields map[string]any
 	b, err := json.Marshal(shape)
@@ -195,7 +199,9 @@ func detailOf(shape bench.Shape) string {
 	delete(fields, "batch")
 	var words []string
 	for _, k := range slices.Sorted(maps.Keys(fields)) {
-		words = append(words, fmt.Sprint(k, "=", fields[k]))
+		if fields[k] != usual[k] {
+			words = append(words, fmt.Sprint(k, "=", fields[k]))
+		}
 	}
 	return strings.Join(words, " ")
 }
