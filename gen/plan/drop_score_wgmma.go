@@ -52,6 +52,13 @@ func dropScoreSplits(s *specs.Spec) int {
 // noWideRows is why kernels with bulk copies leave 8-bit caches to others.
 const noWideRows = "a bulk copy brings rows as they are, and 8-bit elements are widened on their way to shared memory"
 
+// dropScoreHeld is the tiles of a group whose scores wait in what is left of shared memory: at most 64, as many as a block of an H200 has
+// of a prompt of 128K tokens and 8 KV heads.
+func dropScoreHeld(t Target, shape dropWgmmaShape, used int) int {
+	left := t.SharedPerBlock/shape.blocks - 1024 - used
+	return max(0, min(64, left/(shape.groups*4*ringTokens)/8*8))
+}
+
 // dropScoreWgmma adds the candidates with wgmma, best guesses first.
 func dropScoreWgmma(s *specs.Spec, t Target, p *FamilyPlan) {
 	if t.Arch != "sm_90a" || s.DropKV.Rule == "keydiff" || s.DropKV.Rule == "streaming" {
@@ -104,6 +111,22 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 		parts += dropScoreSplits(s)
 	}
 	rows := chunks * 8 * rowTiles
+	shared := shape.groups*shape.stages*dropTileBytes(d) + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages)
+	own := []Constant{
+		{"kGroups", fmt.Sprint(shape.groups)},
+		{"kStages", fmt.Sprint(shape.stages)},
+		{"kRowTiles", fmt.Sprint(rowTiles)},
+		{"kSplits", fmt.Sprint(dropScoreSplits(s))},
+		{"kDependent", "true"},
+	}
+	if s.DropKV.Precision == "fast" {
+		if s.DropKV.Rule == "dropkv" && chunks == 1 {
+			shared += 8 * rows
+		}
+		held := dropScoreHeld(t, shape, shared)
+		shared += shape.groups * held * 4 * ringTokens
+		own = append(own, Constant{"kHeld", fmt.Sprint(held)})
+	}
 	return Candidate{
 		Family: DropScore, Form: Hopper, Arch: t.Arch,
 		Key:       dropKey(s),
@@ -111,20 +134,14 @@ func dropScoreWgmmaCandidate(s *specs.Spec, t Target, shape dropWgmmaShape) Cand
 		Entry:     string(DropScore),
 		MinBlocks: shape.blocks,
 		Header:    "kernels/drop_score_wgmma.cuh", Kernel: "kvloom::drop_score_wgmma",
-		Constants: dropRuleConstants(s, "A", []Constant{
-			{"kGroups", fmt.Sprint(shape.groups)},
-			{"kStages", fmt.Sprint(shape.stages)},
-			{"kRowTiles", fmt.Sprint(rowTiles)},
-			{"kSplits", fmt.Sprint(dropScoreSplits(s))},
-			{"kDependent", "true"},
-		}),
+		Constants: dropRuleConstants(s, "A", own),
 		Geometry: launch.Geometry{
 			Grid: [3]launch.Extent{
 				launch.Const(int64(max(t.SMs*shape.blocks/s.Attention.KVHeads, 1))),
 				launch.Each(launch.KVHeads), launch.Each(launch.Batch),
 			},
 			Block: dropWgmmaThreads(shape.groups), Cluster: 1, Dependent: true,
-			DynamicShared: shape.groups*shape.stages*dropTileBytes(d) + rows*(2*d*parts+rowStatsBytes) + shape.groups*ringStateBytes(shape.stages),
+			DynamicShared: shared,
 		},
 	}
 }

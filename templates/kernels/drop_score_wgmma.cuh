@@ -8,14 +8,16 @@
 #include "kvloom/drop/row_matrix.cuh"
 #include "kvloom/drop/score_terms.cuh"
 #include "kvloom/ptx/dependent_launch.cuh"
+#include "kvloom/ptx/grid.cuh"
 #include "kvloom/ptx/registers.cuh"
 
 namespace kvloom {
 
 namespace drop {
 
-// Sizes that the kernel and its plan share. kRowTiles: tiles of 8 rows in one product; kGroups: warpgroups, each with a ring.
-template <Rule RULE, int HEAD_DIM, int WINDOW, int GROUP, int kGroups, int kStages, int kRowTiles, int kSplits>
+// Sizes that the kernel and its plan share. kRowTiles: tiles of 8 rows in one product; kGroups: warpgroups, each with a ring; kHeld: tiles
+// of a group whose scores wait in shared memory, 0: none, each tile's are written at once.
+template <Rule RULE, int HEAD_DIM, int WINDOW, int GROUP, int kGroups, int kStages, int kRowTiles, int kSplits, int kHeld>
 struct WgmmaScoreShape {
   static constexpr int kRows = WINDOW * GROUP, kProduct = 8 * kRowTiles;
   static constexpr int kChunks = (kRows + kProduct - 1) / kProduct;
@@ -25,7 +27,11 @@ struct WgmmaScoreShape {
   static constexpr int kMatrixOffset = kGroups * kStages * kTileBytes;
   static constexpr int kStatsOffset = kMatrixOffset + kChunks * kParts * kMatrix;
   static constexpr int kStateOffset = kStatsOffset + kChunks * kProduct * static_cast<int>(sizeof(RowStats));
-  static constexpr int kBytes = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>));
+  // Rows of one product whose outputs are one part: what terms need of them lies apart, and a small weight needs no reciprocal.
+  static constexpr bool kShort = RULE == Rule::kDropKV && kChunks == 1 && kSplits == 1;
+  static constexpr int kShortOffset = kStateOffset + kGroups * static_cast<int>(sizeof(RingState<kStages>));
+  static constexpr int kHeldOffset = kShortOffset + (kShort ? kProduct * 8 : 0);
+  static constexpr int kBytes = kHeldOffset + kGroups * kHeld * kRingTokens * 4;
   // Three groups leave too few registers each, unless the copying warps are a warpgroup that gives back its own.
   static constexpr bool kTrades = kGroups > 2;
   static constexpr int kThreads = kGroups * 128 + (kTrades ? 128 : kGroups * 32);
@@ -46,6 +52,19 @@ struct WgmmaScorer {
   uint64_t matrices;      // descriptor of chunk 0's q
   using Terms = ScoreTerms<RULE, S::kProduct, SOFTCAP, A>;
   Terms terms;
+
+  // What terms need of rows where outputs are one part, whose unscale is -2: log-sum-exps as shift() takes them, then the norms, so that
+  // those of two columns come by one load.
+  struct ShortRows {
+    const float* lses;  // [kProduct], [kProduct]
+    __device__ __forceinline__ static float pick(const float* from, int i) {
+      const float2 pair = *reinterpret_cast<const float2*>(from + Terms::column(i & ~1));
+      return i % 2 ? pair.y : pair.x;
+    }
+    __device__ __forceinline__ float lse(int i) const { return pick(lses, i); }
+    __device__ __forceinline__ float norm(int i) const { return pick(lses + kProduct, i); }
+    __device__ __forceinline__ float unscale(int) const { return -2.0f; }
+  };
 
   __device__ __forceinline__ WgmmaScorer(const DropScoreArgs& args, uint8_t* shared, int request, int kv_head)
       : args(args), shared(shared), stats(reinterpret_cast<RowStats*>(shared + S::kStatsOffset)),
@@ -113,6 +132,10 @@ struct WgmmaScorer {
         if (const int dim = 2 * (32 * i + lane); dim < HEAD_DIM) *reinterpret_cast<uint32_t*>(to + Matrix::dim_offset(at, dim)) = x.q[u][i];
       if constexpr (RULE == Rule::kDropKV) split(x.a[u], to + S::kMatrix, at, s);
       if (lane == 0) stats[row] = s;
+      if constexpr (S::kShort) {
+        float* const lses = reinterpret_cast<float*>(shared + S::kShortOffset);
+        if (lane == 0) lses[row] = fmaf(s.lse, kLog2E, Terms::kDown), lses[kProduct + row] = s.norm;
+      }
     }
   }
 
@@ -160,6 +183,27 @@ struct WgmmaScorer {
 
   __device__ __forceinline__ typename Terms::Rows rows_of(int chunk) const { return {stats + chunk * kProduct}; }
 
+  // The rows of the only product.
+  __device__ __forceinline__ auto rows() const {
+    if constexpr (S::kShort) {
+      return ShortRows{reinterpret_cast<const float*>(shared + S::kShortOffset)};
+    } else {
+      return rows_of(0);
+    }
+  }
+
+  // Terms::weigh() where weights are below 2^-10: p / (1 + eps - p) by the first two terms of its series, of which the third, p^2, would
+  // change a factor by 2^-19.
+  static constexpr float kSmall = -10.0f - Terms::kDown;
+  __device__ __forceinline__ void weigh_small(float (&s)[kRegisters]) const {
+    const float first = rcp_approx(1.0f + terms.eps), second = 8.0f * first * first;
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) {
+      const float p = exp2_approx(s[i]), weight = p * fmaf(p, second, first);
+      s[i] = multiply_flushed(weight, weight);
+    }
+  }
+
   // Whether every row sees every token of a tile: of the whole tile, so that a warp's lanes agree.
   __device__ __forceinline__ bool seen(int tile, uint2 live) const {
     return live.x == kFullWarp && live.y == kFullWarp && (tile + 1) * kRingTokens <= tokens.length - WINDOW;
@@ -193,7 +237,7 @@ struct WgmmaScorer {
         const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 1e-4f);
         if (plain) terms.weigh(s);
         if constexpr (RULE == Rule::kDropKV) wgmma::wait<0>();
-        finish(plain, s, d, v_norm, chunk, tile * kRingTokens + place, sum);
+        finish(plain, s, d, v_norm, rows_of(chunk), chunk, tile * kRingTokens + place, sum);
       }
       write(tile, live, sum);
     }
@@ -217,15 +261,21 @@ struct WgmmaScorer {
       multiply_outputs(d, value, 0);
       float v_norm[2], sum[2] = {};
       value.template fold<T>(v_norm, [](float x) { return x * x; });
-      const float top = terms.shift(s, rows_of(0));
-      const bool plain = seen(tile, live) && !__any_sync(kFullWarp, top > Terms::kHalf + 1e-4f);
-      if (plain) terms.weigh(s);
+      const float top = terms.shift(s, rows());
+      const bool whole = seen(tile, live), small = S::kShort && whole && !__any_sync(kFullWarp, top > kSmall);
+      bool plain = small;
+      if (small) {
+        weigh_small(s);
+      } else {
+        plain = whole && !__any_sync(kFullWarp, top > Terms::kHalf + 1e-4f);
+        if (plain) terms.weigh(s);
+      }
       wgmma::wait<0>();
       const uint2 next = take(key, tile + kGroups < end);
       wgmma::fence();
       Matrix::template multiply<T>(following, key.a, matrix(0, 0), false);
       wgmma::commit();
-      finish(plain, s, d, v_norm, 0, tile * kRingTokens + place, sum);
+      finish(plain, s, d, v_norm, rows(), 0, tile * kRingTokens + place, sum);
       write(tile, live, sum);
       live = next;
       wgmma::wait<0>();
@@ -240,24 +290,35 @@ struct WgmmaScorer {
     for (int part = 0; part < kSplits; ++part) Matrix::template multiply<T>(d, value.a, matrix(chunk, 1 + part), part > 0);
     wgmma::commit();
   }
-  __device__ __forceinline__ void finish(bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2], int chunk,
-                                         int token, float (&sum)[2]) const {
+  template <class R>
+  __device__ __forceinline__ void finish(bool plain, const float (&s)[kRegisters], const float (&d)[kRegisters], const float (&v_norm)[2],
+                                         const R& rows, int chunk, int token, float (&sum)[2]) const {
     if (plain) {
-      terms.add(s, d, v_norm, rows_of(chunk), sum);
+      terms.add(s, d, v_norm, rows, sum);
     } else {
       terms.add_careful(s, d, v_norm, chunk * kProduct, token, sum, *this);
     }
   }
 };
 
+// Keeps a warp's 16 scores of a tile as write_scores() would write them; `to` is the tile's.
+__device__ __forceinline__ void hold_scores(float* to, float (&sum)[2], float unit, int place, uint2 live) {
+  sum[0] = quad_sum(sum[0]);
+  sum[1] = quad_sum(sum[1]);
+  const int r = threadIdx.x % 4, mine = place + 8 * r;
+  if (r > 1) return;
+  const bool exists = (mine < 32 ? live.x : live.y) >> mine % 32 & 1;
+  to[mine] = exists ? (r ? sum[1] : sum[0]) * unit : __int_as_float(0x7fffffff);
+}
+
 }  // namespace drop
 
 // A and kSplits as in drop_score.
 template <drop::Rule RULE, int HEAD_DIM, int PAGE, int WINDOW, int GROUP, typename T, typename A, bool SOFTCAP, int kGroups, int kStages,
-          int kRowTiles, int kSplits, bool kDependent>
+          int kRowTiles, int kSplits, bool kDependent, int kHeld = 0>
 __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   using namespace drop;
-  using S = WgmmaScoreShape<RULE, HEAD_DIM, WINDOW, GROUP, kGroups, kStages, kRowTiles, kSplits>;
+  using S = WgmmaScoreShape<RULE, HEAD_DIM, WINDOW, GROUP, kGroups, kStages, kRowTiles, kSplits, kHeld>;
   static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM >= 64 && HEAD_DIM <= 128, "a lane holds 16 tokens' keys and values in registers");
   static_assert(WINDOW >= 1 && WINDOW <= 64, "a window is 1 to 64 queries");
   static_assert(GROUP >= 1 && GROUP <= 64, "a group is 1 to 64 query heads");
@@ -309,7 +370,9 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   wgmma::proxy_fence();
   asm volatile("bar.sync 1, %0;" ::"n"(128 * kGroups) : "memory");
   RingPlace<kStages> at;
-  const uint64_t stay = evict_normal_policy();  // scores outlive the tiles
+  // Scores leave L2 first: those that stay for long leave it one by one between tiles that are read, and each costs more time than a line
+  // of a tile. Tiles make room for one another sooner than for scores: where the next launch writes the same ones, all are still there.
+  const uint64_t soon = evict_first_policy();
   float* const scores = args.scores + request * args.score_batch_stride + kv_head * args.score_head_stride;
   // Takes the next tile of the ring into registers; without `more`, the last one again, which nothing will overwrite.
   int last = 0;
@@ -325,8 +388,29 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
     at.next();
     return live;
   };
+  // Held ones are written when there is no room for more, and after the last tile: neighbours together, while nothing is read.
+  float* const held = reinterpret_cast<float*>(shared + S::kHeldOffset) + group * kHeld * kRingTokens;  // [kHeld][kRingTokens]
+  int count = 0, first = begin + group;  // tiles held, and the first of them
+  const auto release = [&] {
+    ptx::named_barrier(2 + group, 128);
+    for (int i = threadIdx.x % 128; i < count * kRingTokens; i += 128) {
+      const int token = (first + i / kRingTokens * kGroups) * kRingTokens + i % kRingTokens;
+      if (token < scorer.tokens.length)
+        asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(scores + token), "f"(held[i]), "l"(soon) : "memory");
+    }
+  };
   const auto write = [&](int tile, uint2 live, float (&sum)[2]) {
-    write_scores(scores, sum, Scorer::Terms::kUnit / GROUP, tile * kRingTokens + 16 * (warp % 4) + lane / 4, scorer.tokens.length, live, stay);
+    const int place = 16 * (warp % 4) + lane / 4;
+    constexpr float unit = Scorer::Terms::kUnit / GROUP;
+    if constexpr (kHeld == 0) {
+      write_scores(scores, sum, unit, tile * kRingTokens + place, scorer.tokens.length, live, soon);
+    } else {
+      hold_scores(held + count * kRingTokens, sum, unit, place, live);
+      if (++count < kHeld) return;
+      release();
+      ptx::named_barrier(2 + group, 128);
+      count = 0, first = tile + kGroups;
+    }
   };
   if (begin + group >= end) return;
   if constexpr (RULE == Rule::kDropKV && S::kChunks == 1) {
@@ -334,6 +418,7 @@ __device__ __forceinline__ void drop_score_wgmma(const DropScoreArgs& args) {
   } else {
     scorer.one_by_one(begin + group, end, take, write);
   }
+  if constexpr (kHeld > 0) release();
 }
 
 }  // namespace kvloom
