@@ -20,11 +20,11 @@ func init() { register(plan.PageSelectAttend, checkPageSelectAttend) }
 // scores and without.
 func checkPageSelectAttend(ctx context.Context, e *Env, s *specs.Spec, c plan.Candidate, o Options) []Result {
 	return eachCase(ctx, e, c, selectMetric, attendCases(s, o), func(k *Kernel, cs Case) []Result {
-		return selectAttendCase(e, s, k, cs, o.Seed)
+		return selectAttendCase(e, s, k, cs, o.Seed, (*selectAttendRun).normal, (*selectAttendRun).few, (*selectAttendRun).withNaN)
 	})
 }
 
-func selectAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []Result {
+func selectAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64, fills ...func(r *selectAttendRun, page int) float32) []Result {
 	p, err := NewProblem(s, c, seed)
 	if err != nil {
 		return []Result{Failed(c.Name, selectMetric, err)}
@@ -34,7 +34,8 @@ func selectAttendCase(e *Env, s *specs.Spec, k *Kernel, c Case, seed uint64) []R
 	r := &selectAttendRun{chosen: NewTally(c.Name, selectMetric, SelectBound), rand: rand.New(rand.NewPCG(seed, 0x73656c)),
 		attendRun: attendRun{env: e, kernel: k, out: NewTally(c.Name, attendMetric, AttendBound), lse: NewTally(c.Name, lseMetric, ScoreBound(0))}}
 	err = r.prepareBoth(p, a)
-	for _, r.fill = range []func(page int) float32{r.normal, r.few, r.withNaN} {
+	for _, fill := range fills {
+		r.fill = func(page int) float32 { return fill(r, page) }
 		for _, r.massed = range []bool{false, true} {
 			if err == nil && (!r.massed || p.Cache.Batch() == 1) {
 				err = e.EachLaunch(c, r.enqueue, r.once)

@@ -98,3 +98,47 @@ func TestPageSelectAttendDirectOnSimulator(t *testing.T) {
 		})
 	}
 }
+
+// TestDirectRanksOnSimulator has many pages in the bin of the cut, more than a warp ranks alone, more than are ranked without a second cut,
+// and equal ones among them.
+func TestDirectRanksOnSimulator(t *testing.T) {
+	s := immaSpec(128, 16, 4, 4, 4, 1, "bf16")
+	s.Locks.BudgetTokens = 1024
+	c := chosenBy(plan.PageSelectAttend, s, func(c plan.Candidate) bool {
+		return c.Param("stages") == 0 && c.Param("warps") == 8 && c.Param("cluster") == 8 && len(c.Params) == 3
+	})[0]
+	dev, err := sim.New(sim.Config{Sanitize: true, Schedule: "random:5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewLoader(t.Context(), dev, nvrtctest.Compiler(t))
+	e := NewEnv(dev, l.Compile)
+	k, err := e.Kernel(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := func(width float64) func(r *selectAttendRun, page int) float32 {
+		return func(r *selectAttendRun, _ int) float32 { return 3 + float32(width*r.rand.NormFloat64()) }
+	}
+	tied := func(r *selectAttendRun, page int) float32 {
+		switch {
+		case page%40 == 7:
+			return 5 // above the cut
+		case page%15 == 3:
+			return 2 // some dozens, equal
+		}
+		return r.normal(page)/8 - 8
+	}
+	row := Case{Name: "900 pages", KVHeads: 1, Lens: []int{14400 - 5}, Layout: TokenMajor, Data: Random}
+	for _, r := range selectAttendCase(e, s, k, row, 1, near(0.3), near(0.05), near(0.01), tied) {
+		if !r.OK() {
+			t.Errorf("%s, %s: %s", c.ID(), r.Metric, r.Failure)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := l.Unload(); err != nil {
+		t.Error(err)
+	}
+}
