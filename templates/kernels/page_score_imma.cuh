@@ -155,11 +155,13 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
   int stage = warp / (S::kSplit * S::kUnits);
   uint32_t parity = 0;
   Query query;
-  float* rows = nullptr;  // scores of the pass's first query head
+  float* rows = nullptr;       // scores of the pass's first query head
+  float* lane_rows = nullptr;  // of this lane's result 0, of the request's first page
   int loaded_request = -1, loaded_head = -1;
   auto take = [&](int request, int kv_head) {
     rows = args.scores + request * args.score_batch_stride +
            (static_cast<int64_t>(kv_head) * S::kGroup + pass * S::kPassHeads) * args.score_head_stride;
+    lane_rows = rows + Query::head(0) * args.score_head_stride + Query::page(0) + from;
     loaded_request = request, loaded_head = kv_head;
   };
   auto load = [&](int request, int kv_head) {
@@ -226,7 +228,8 @@ __device__ __forceinline__ void imma_consume(const PageScoreArgs& args, const Im
       for (int i = 0; i < Query::kValues; i++)
         if ((mapped >> Query::page(i) & 1) == 0) score[i] = minus_infinity();
       if (__all_sync(0xffffffffu, near)) {
-        store_scores<S, Query>(score, to + Query::head(0) * stride + Query::page(0), stride, heads, live, pairs);
+        float* at = S::kRun == 1 ? lane_rows + t.first : to + Query::head(0) * stride + Query::page(0);
+        store_scores<S, Query>(score, at, stride, heads, live, pairs);
         masses.add(score, mapped);
       } else {
         score_by_lanes<S>(args, records, t.request, kv_head, pass, to, stride, mapped, live);
@@ -308,11 +311,11 @@ __device__ __forceinline__ void imma_run(const PageScoreArgs& args) {
   const ImmaRing<S> ring{records, reinterpret_cast<float*>(records + S::kStages * S::kStageBytes), entries, arrived, full, empty, written};
   __shared__ float2 parts[S::kConsumers == S::kUnits ? 1 : S::kConsumers][S::kPassHeads];
   __shared__ typename Query::Exchange exchange[kHandsOver<S, Query> ? S::kUnits : 1];
+  ImmaDealer<S> dealer(args.cache, threadIdx.x >= 32 * S::kConsumers && threadIdx.x < 32 * (S::kConsumers + S::kProducers));
   const bool leaves = leaves_masses<S>(args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   if (warp >= S::kConsumers && warp < S::kConsumers + S::kProducers) {
     const int producer = warp - S::kConsumers;
-    ImmaDealer<S> dealer(args.cache);  // its loads are under way while barriers are made
     if (producer == 0) {
       if (threadIdx.x % 32 == 0) {
         for (int i = 0; i < S::kStages; i++) {

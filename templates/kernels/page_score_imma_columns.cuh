@@ -72,6 +72,9 @@ struct ImmaColumns {
   static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;  // nats that a sum is too low
 
   uint32_t words[S::kWords];  // B fragments
+  // The same in the order of a centroid's bytes: registers instead of eight permutations a tile.
+  static constexpr bool kPlainWords = !S::kThird;
+  uint32_t plain[kPlainWords ? S::kWords : 1];
   int bias;                   // of head p: what the codes' bias adds to the low column, taken off; twice that of 2-bit codes
   uint32_t third[S::kThird ? S::kWords : 1];  // third bytes in the columns of high ones, nothing in those of low ones
   int third_bias;
@@ -93,6 +96,7 @@ struct ImmaColumns {
 #pragma unroll
     for (int k = 0; k < S::kWords; k++) {
       words[k] = q.bytes(k, n % 2 == 0);
+      if constexpr (kPlainWords) plain[k] = q.plain_bytes(k, n % 2 == 0);
       sum = sum_bytes(words[k], sum);
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -223,20 +227,43 @@ struct ImmaColumns {
 
   // Sums over tokens of 2^(logit without the centroid's part), and the centroid's part.
   __device__ __forceinline__ void tile(const SharedBytes& pages, float (&sum)[1], float (&centroid)[1]) const {
-    const int lane = threadIdx.x % 32, g = lane / 4, half = g % 2;
-    int mean[2][4] = {}, mean_third[4] = {};  // two short chains
+    const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4, half = g % 2;
+    int mean[2] = {}, mean_third[4] = {};  // of the query's high and low bytes
     float mu_scale;
     {
       const SharedBytes page_g{pages.base + g % kPages * S::kDistance};
-      uint32_t mu[S::kWords];
-      load_bytes<S>(page_g, R::kMu, mu);
+      int chains[2][4] = {};
       mu_scale = shared_bf16(page_g, R::kMuScale);
+      if constexpr (kPlainWords) {
+        // Four words as they are loaded are a fragment: rows g take every second of them and rows g + 8 the others, each with its own
+        // product, whose other half of the rows means nothing.
+        constexpr int kLoaded = S::kQuarter / 4;
+        uint32_t mu[kLoaded];
+        load_words<kLoaded, alignment_of(S::kQuarter)>(page_g, R::kMu + p * S::kQuarter, mu);
+        const auto word = [&](int k) { return k < kLoaded ? mu[k < kLoaded ? k : 0] : 0u; };
 #pragma unroll
-      for (int k = 0; k < S::kWords; k += 2) {
-        mma_m16n8k32_ss(mean[k / 2 % 2], mu[k], 0u, mu[k + 1], 0u, words[k], words[k + 1]);
-        if constexpr (S::kThird) mma_m16n8k32_ss(mean_third, mu[k], 0u, mu[k + 1], 0u, third[k], third[k + 1]);
+        for (int k = 0; k < S::kWords; k += 4)
+#pragma unroll
+          for (int i = 0; i < 2; i++)
+            mma_m16n8k32_ss(chains[i], word(k), word(k + 1), word(k + 2), word(k + 3), plain[k + i], plain[k + i + 2]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) mean[i] = chains[0][i] + chains[1][i + 2];
+      } else {
+        uint32_t mu[S::kWords];
+        load_bytes<S>(page_g, R::kMu, mu);
+#pragma unroll
+        for (int k = 0; k < S::kWords; k += 2) {
+          mma_m16n8k32_ss(chains[k / 2 % 2], mu[k], 0u, mu[k + 1], 0u, words[k], words[k + 1]);
+          if constexpr (S::kThird) mma_m16n8k32_ss(mean_third, mu[k], 0u, mu[k + 1], 0u, third[k], third[k + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) mean[i] = chains[0][i] + chains[1][i];
       }
     }
+    // What differs between lanes stands in one address for all products: the rest is added by the loads.
+    const uint8_t* const lane_rows = pages.base + g / kHalf * S::kDistance + g % kHalf * R::kRowBytes + p * R::kQuarterBytes;
+    const uint8_t* const lane_scales = pages.base + g / kHalf * S::kDistance + g % kHalf * 2;
+    const uint8_t* const lane_tokens = pages.base + (S::kRank <= 4 ? 2 * half : S::kRank == 8 ? half : 0) * S::kDistance;
     Sums sums;
 #pragma unroll
     for (int first = 0; first < kProducts; first += kTogether) {
@@ -247,11 +274,11 @@ struct ImmaColumns {
         BasisRow<S, true> rows[kTogether][2];
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
-          const SharedBytes of_row{pages.base + ((first + t) * kMmaPages + g / kHalf) * S::kDistance};
+          const int page = (first + t) * kMmaPages * S::kDistance;
 #pragma unroll
           for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
-            rows[t][i].load(of_row, g % kHalf + i * kHalf);
-            column[t][i] = shared_bf16(of_row, R::kColumnScales + 2 * (g % kHalf + i * kHalf)) * x_scale;
+            rows[t][i].load_quarter(SharedBytes{lane_rows}, page + i * kHalf * R::kRowBytes);
+            column[t][i] = shared_bf16(SharedBytes{lane_scales}, page + R::kColumnScales + 2 * i * kHalf) * x_scale;
           }
         }
 #pragma unroll
@@ -303,17 +330,29 @@ struct ImmaColumns {
         float y[kTogether][kVariants][S::kTokenTiles][4] = {};
 #pragma unroll
         for (int t = 0; t < kTogether; t++) coefficients(SharedBytes{pages.base + (first + t) * kMmaPages * S::kDistance}, block, b[t]);
+        if constexpr (S::kRank >= 8) {  // X is rows g, which are all results of these pages, and its residual rows g + 8
 #pragma unroll
-        for (int r = 0; r < (S::kRank == 1 ? 1 : 2); r++)  // X, then its residual; at rank 1 they are two halves of k
+          for (int m = 0; m < S::kTokenTiles; m++)
 #pragma unroll
-          for (int v = 0; v < kVariants; v++)
+            for (int t = 0; t < kTogether; t++) {
+              float(&d)[4] = y[t][0][m];
+              const uint32_t kept = keep(0, 0);
+              mma_m16n8k16(d, x[t][0] & kept, rest[t][0] & kept, x[t][1] & kept, rest[t][1] & kept, b[t][m][0], b[t][m][1], fp16{});
+              d[0] += d[2], d[1] += d[3];
+            }
+        } else {
 #pragma unroll
-            for (int m = 0; m < S::kTokenTiles; m++)
+          for (int r = 0; r < (S::kRank == 1 ? 1 : 2); r++)  // X, then its residual; at rank 1 they are two halves of k
 #pragma unroll
-              for (int t = 0; t < kTogether; t++) {
-                const uint32_t a = r == 0 ? x[t][0] : rest[t][0], c = S::kRank == 1 ? rest[t][0] : r == 0 ? x[t][1] : rest[t][1];
-                mma_m16n8k16(y[t][v][m], a & keep(v, 0), a & keep(v, 1), c & keep(v, 0), c & keep(v, 1), b[t][m][0], b[t][m][1], fp16{});
-              }
+            for (int v = 0; v < kVariants; v++)
+#pragma unroll
+              for (int m = 0; m < S::kTokenTiles; m++)
+#pragma unroll
+                for (int t = 0; t < kTogether; t++) {
+                  const uint32_t a = r == 0 ? x[t][0] : rest[t][0], c = S::kRank == 1 ? rest[t][0] : r == 0 ? x[t][1] : rest[t][1];
+                  mma_m16n8k16(y[t][v][m], a & keep(v, 0), a & keep(v, 1), c & keep(v, 0), c & keep(v, 1), b[t][m][0], b[t][m][1], fp16{});
+                }
+        }
 #pragma unroll
         for (int t = 0; t < kTogether; t++)
 #pragma unroll
@@ -322,15 +361,15 @@ struct ImmaColumns {
             float scales[kRowPages][4];
 #pragma unroll
             for (int i = 0; i < kRowPages; i++) {
-              const int page = S::kRank <= 4 ? 4 * group + 2 * half + i : S::kRank == 8 ? 2 * group + half : group;
-              load_token_scales<S>(SharedBytes{pages.base + page * S::kDistance}, block, scales[i]);
+              const int page = S::kRank <= 4 ? 4 * group + i : S::kRank == 8 ? 2 * group : group;
+              load_token_scales<S>(SharedBytes{lane_tokens + page * S::kDistance}, block, scales[i]);
             }
             sums.add(group, y[t][v], scales);
           }
       }
     }
     sum[0] = sums.get();
-    const int product = (mean[0][0] + mean[1][0]) * 256 + (mean[0][1] + mean[1][1]);
+    const int product = mean[0] * 256 + mean[1];
     float dot = static_cast<float>(product);
     if constexpr (S::kThird) dot = fmaf(static_cast<float>(mean_third[0]), kThirdUnit, dot);
     centroid[0] = __shfl_sync(0xffffffffu, dot * (mu_scale * scale), page(0) * 4 + g / 2);

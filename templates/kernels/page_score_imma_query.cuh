@@ -67,13 +67,11 @@ struct ImmaQuarter {
   }
   // High or low bytes of word k.
   __device__ __forceinline__ uint32_t bytes(int k, bool high) const {
-    // Adding 1.5 * 2^23 leaves round(x * factor) in the low 16 bits.
-    const float magic = high ? 12582912.f + 128.f : 12582912.f;
-    const uint32_t pick = high ? 0x51 : 0x40;
-    uint32_t a[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __float_as_uint(fmaf(x[ImmaOrder<S>::dim(k, i)], factor, magic));
-    return __byte_perm(__byte_perm(a[0], a[1], pick), __byte_perm(a[2], a[3], pick), 0x5410);
+    return four_bytes([&](int i) { return x[ImmaOrder<S>::dim(k, i)]; }, high);
+  }
+  // The same of dims 4 k and the next three: bytes as they lie.
+  __device__ __forceinline__ uint32_t plain_bytes(int k, bool high) const {
+    return four_bytes([&](int i) { return x[4 * k + i]; }, high);
   }
   // Third bytes of word k: 128 times what rounding left.
   __device__ __forceinline__ uint32_t third(int k) const {
@@ -84,6 +82,18 @@ struct ImmaQuarter {
       a[i] = __float_as_uint(fmaf(scaled - rintf(scaled), 128.f, 12582912.f));
     }
     return __byte_perm(__byte_perm(a[0], a[1], 0x40), __byte_perm(a[2], a[3], 0x40), 0x5410);
+  }
+
+ private:
+  template <class Of>
+  __device__ __forceinline__ uint32_t four_bytes(Of of, bool high) const {
+    // Adding 1.5 * 2^23 leaves round(x * factor) in the low 16 bits.
+    const float magic = high ? 12582912.f + 128.f : 12582912.f;
+    const uint32_t pick = high ? 0x51 : 0x40;
+    uint32_t a[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = __float_as_uint(fmaf(of(i), factor, magic));
+    return __byte_perm(__byte_perm(a[0], a[1], pick), __byte_perm(a[2], a[3], pick), 0x5410);
   }
 };
 
@@ -121,12 +131,12 @@ __device__ __forceinline__ float sum_quad_scatter(const float (&part)[4]) {
   return keep + __shfl_xor_sync(0xffffffffu, send, 2);
 }
 
-// Bytes of this lane's quarter of a row in the order of the query's.
+// Bytes of this lane's quarter of a row, at `at`, in the order of the query's.
 template <class S>
-__device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uint32_t (&words)[S::kWords]) {
+__device__ __forceinline__ void load_quarter_bytes(const SharedBytes& page, int at, uint32_t (&words)[S::kWords]) {
   constexpr int kLoaded = S::kQuarter / 4, kPart = ImmaOrder<S>::kPart;
   uint32_t w[kLoaded], all[S::kWords];
-  load_words<kLoaded, alignment_of(S::kQuarter)>(page, row + threadIdx.x % 4 * S::kQuarter, w);
+  load_words<kLoaded, alignment_of(S::kQuarter)>(page, at, w);
 #pragma unroll
   for (int j = 0; j < S::kWords; j++) all[j] = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;
 #pragma unroll
@@ -148,6 +158,11 @@ __device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uin
   }
 }
 
+template <class S>
+__device__ __forceinline__ void load_bytes(const SharedBytes& page, int row, uint32_t (&words)[S::kWords]) {
+  load_quarter_bytes<S>(page, row + threadIdx.x % 4 * S::kQuarter, words);
+}
+
 // (w ^ 0x80808080) & 0xf0f0f0f0 in one instruction, which the compiler makes two of.
 __device__ __forceinline__ uint32_t signed_high_nibbles(uint32_t w) {
   uint32_t d;
@@ -162,13 +177,17 @@ template <class S, bool AS_THEY_LIE>
 struct BasisRow {
   uint32_t words[S::kWords];
   __device__ __forceinline__ void load(const SharedBytes& page, int row) {
+    load_quarter(page, row * S::Rec::kRowBytes + threadIdx.x % 4 * S::Rec::kQuarterBytes);
+  }
+  // `at` is the quarter's place behind that of V.
+  __device__ __forceinline__ void load_quarter(const SharedBytes& page, int at) {
     using R = typename S::Rec;
     if constexpr (S::kBits == 8) {
-      load_bytes<S>(page, R::kV + row * R::kRowBytes, words);
+      load_quarter_bytes<S>(page, R::kV + at, words);
     } else {
       constexpr int kLoaded = R::kQuarterBytes / 4, kPart = ImmaOrder<S>::kPart;
       uint32_t w[kLoaded];
-      load_words<kLoaded, alignment_of(R::kQuarterBytes)>(page, R::kV + row * R::kRowBytes + threadIdx.x % 4 * R::kQuarterBytes, w);
+      load_words<kLoaded, alignment_of(R::kQuarterBytes)>(page, R::kV + at, w);
 #pragma unroll
       for (int j = 0; j < kPart; j++) {
         const uint32_t word = j < kLoaded ? w[j < kLoaded ? j : 0] : 0u;

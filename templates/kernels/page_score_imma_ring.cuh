@@ -81,8 +81,9 @@ __device__ __forceinline__ ImmaTile load_tile(uint32_t at) {
 template <int PAGE, int RUN, class Group>
 class ImmaTiles {
  public:
-  // `length` is that of request threadIdx.x % 32, where there is one.
+  // `length` is that of request threadIdx.x % 32, where there is one. A single request has no use for a list.
   __device__ __forceinline__ ImmaTiles(const KvCache& cache, int chunks, int length) : cache_(cache), chunks_(chunks) {
+    if (cache.batch == 1) return;
     scan(pages_of(length, Group::of_table(cache.max_pages)));
     uint32_t total = 0;
     for (int base = 32; base < cache.batch; base += 32) total += tiles_of(pages_of(cache, base + lane())) * chunks;
@@ -168,18 +169,16 @@ class ImmaDealer {
   using Tiles = ImmaTiles<S::kPage, S::kRun, Group>;
 
   // Only asks for what the first tiles need.
-  __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache) : cache_(cache) {
+  __device__ __forceinline__ explicit ImmaDealer(const KvCache& cache, bool asks) : cache_(cache) {
     const uint32_t slot = threadIdx.x % 32 / kImmaTile;
     index_ = S::kRun == 1 ? blockIdx.x + slot * gridDim.x : blockIdx.x;
     const uint32_t at = (S::kRun == 1 ? index_ : index_ * S::kRun + slot) * kImmaTile + threadIdx.x % kImmaTile;
-    guess_ = -1;
-    if (cache.batch == 1) {
-      // Entries of the table are within its columns, live or not.
-      if (at < static_cast<uint32_t>(Group::of_table(cache.max_pages))) guess_ = __ldg(cache.block_table + Group::column(at));
-      length_ = __ldg(cache.seq_lens);
-    } else {
-      length_ = Tiles::first_length(cache);
-    }
+    guess_ = -1, length_ = 0;
+    const bool one = cache.batch == 1;
+    // Entries of the table are within its columns, live or not.
+    if (asks && one && at < static_cast<uint32_t>(Group::of_table(cache.max_pages))) guess_ = load_now(cache.block_table + Group::column(at));
+    const int request = one ? 0 : threadIdx.x % 32;
+    if (asks && request < cache.batch) length_ = load_now(cache.seq_lens + request);
   }
   // Of several requests.
   __device__ __forceinline__ Tiles tiles(int chunks) const { return Tiles(cache_, chunks, length_); }
@@ -202,7 +201,7 @@ class ImmaDealer {
     ImmaLane mine{-1, 0, 0, 0, -1};
     int request, chunk, first, pages;
     if constexpr (S::kRun == 1) {
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < 32 / kImmaTile; i++)
         if (tiles.next(request, chunk, first, pages) && i == slot()) mine.chunk = chunk, tile(mine, request, first, pages);
     } else {
@@ -213,7 +212,22 @@ class ImmaDealer {
     return mine;
   }
 
+  // Block id of this lane's page of the first four tiles of a single request, else -1.
+  __device__ __forceinline__ int first_block() const {
+    const int first = static_cast<int>(index_ * S::kRun + (S::kRun == 1 ? 0 : slot())) * kImmaTile;
+    return first + page() < Tiles::pages_of(length_, Group::of_table(cache_.max_pages)) ? guess_ : -1;
+  }
+  // Whether the block's first tile is of a single request and has a record for each of its pages.
+  __device__ __forceinline__ bool begins_whole() const {
+    return S::kRun == 1 && __all_sync(0xffffffffu, slot() != 0 || first_block() >= 0);
+  }
+
  private:
+  static __device__ __forceinline__ int load_now(const int* from) {
+    int value;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(from));
+    return value;
+  }
   // Asks L2 for the entries of a tile of the next vector, or of one that is likely: by then they would be waited for.
   __device__ __forceinline__ void ahead(int request, uint32_t first) const {
     if (page() < Group::kPages && first + page() * kImmaTile / Group::kPages < static_cast<uint32_t>(Group::of_table(cache_.max_pages)))
@@ -250,35 +264,77 @@ struct __align__(16) ImmaVector {
   ImmaTile tile[32 / kImmaTile];
 };
 
-// Notes a vector. `run` goes with its tiles: bits 12 and up of ImmaTile::pages. All lanes of a producer call together.
+// Notes a vector. `run` goes with its tiles: bits 12 and up of ImmaTile::pages. `touch`: asks for the first line of each page. The copy
+// engine waits for the address of one page after the other; lanes ask for all of them together, so that it finds them translated.
+// All lanes of a producer call together.
 template <class S>
-__device__ __forceinline__ void imma_note(const PageScoreArgs& args, ImmaVector& vector, const ImmaLane& lanes, uint32_t run) {
+__device__ __forceinline__ void imma_note(const PageScoreArgs& args, ImmaVector& vector, const ImmaLane& lanes, uint32_t run, bool touch) {
   const int lane = threadIdx.x % 32, from = lane / kImmaTile * kImmaTile;
   const uint32_t mapped = __ballot_sync(0xffffffffu, lanes.block >= 0) >> from & 0xffu;
   // A page without a record gets a neighbour's, and its result is dropped.
   const int any = __shfl_sync(0xffffffffu, lanes.block, mapped != 0 ? from + __ffs(mapped) - 1 : from);
   __syncwarp();  // the vector before has been issued
-  vector.source[lane] = reinterpret_cast<unsigned long long>(
-      args.summaries + (lanes.block >= 0 ? lanes.block : any) * args.summary_block_stride +
-      static_cast<int64_t>(lanes.chunk) * S::kHeads * args.summary_head_stride);
+  const uint8_t* source = args.summaries + (lanes.block >= 0 ? lanes.block : any) * args.summary_block_stride +
+                          static_cast<int64_t>(lanes.chunk) * S::kHeads * args.summary_head_stride;
+  vector.source[lane] = reinterpret_cast<unsigned long long>(source);
+  if (touch && lanes.block >= 0) prefetch_l2(source);
   if (lane == from)
     vector.tile[lane / kImmaTile] =
         ImmaTile{lanes.request, lanes.chunk, lanes.first, mapped | static_cast<uint32_t>(lanes.live & 15) << 8 | run};
   __syncwarp();
 }
 
+// Shared addresses of a ring, which the compiler would otherwise make anew for each use.
+struct ImmaAddresses {
+  uint32_t records, entries, full, empty;
+  template <class S>
+  __device__ __forceinline__ explicit ImmaAddresses(const ImmaRing<S>& ring)
+      : records(kept_address(ring.records)),
+        entries(kept_address(ring.entries)),
+        full(kept_address(ring.full)),
+        empty(kept_address(ring.empty)) {}
+};
+
+__device__ __forceinline__ void store_tile(uint32_t at, const ImmaTile& t) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(t.request), "r"(t.chunk), "r"(t.first), "r"(t.pages) : "memory");
+}
+
+// Starts the copies of a block's first tile: memory is idle until then, so nothing stands between block ids and copies. false: the tile
+// is not whole, or its heads do not touch.
+template <class S>
+__device__ __forceinline__ bool imma_begin(const PageScoreArgs& args, const ImmaAddresses& ring, const ImmaDealer<S>& dealer, bool issues,
+                                           uint64_t policy) {
+  using R = typename S::Rec;
+  const uint32_t bytes = min(S::kHeads, args.cache.kv_heads) * R::kBytes;
+  const int block = dealer.first_block();
+  const uint8_t* const mine = args.summaries + block * args.summary_block_stride;
+  if (issues && block >= 0) prefetch_l2(mine);  // of four tiles, as imma_note does of later ones
+  if (args.summary_head_stride != R::kBytes || !dealer.begins_whole()) return false;
+  unsigned long long source[kImmaTile];
+#pragma unroll
+  for (int x = 0; x < kImmaTile; x++) source[x] = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(mine), x);
+  if (issues && elect_lane()) {
+    store_tile(ring.entries, ImmaTile{0, 0, static_cast<int>(blockIdx.x) * kImmaTile, 0xffu | kImmaTile << 8});
+    mbarrier_expect(ring.full, kImmaTile * bytes);
+#pragma unroll
+    for (int x = 0; x < kImmaTile; x++)
+      bulk_copy(ring.records + x * S::kDistance, reinterpret_cast<const void*>(source[x]), bytes, ring.full, policy);
+  }
+  __syncwarp();
+  return true;
+}
+
 // Starts the copies of a noted tile into a stage, once that is empty.
 template <class S>
-__device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaRing<S>& ring, int stage, uint32_t parity,
+__device__ __forceinline__ void imma_issue(const PageScoreArgs& args, const ImmaAddresses& ring, int stage, uint32_t parity,
                                            const ImmaVector& vector, int slot, uint64_t policy) {
   using R = typename S::Rec;
-  mbarrier_wait(ring.empty + stage, parity);
+  mbarrier_wait(ring.empty + 8 * stage, parity);
   if (elect_lane()) {
     const ImmaTile t = vector.tile[slot];
-    ring.entries[stage] = t;
+    store_tile(ring.entries + 16 * stage, t);
     const int heads = min(S::kHeads, args.cache.kv_heads - t.chunk * S::kHeads);
-    uint64_t* full = ring.full + stage;
-    uint8_t* to = ring.records + stage * S::kStageBytes;
+    const uint32_t full = ring.full + 8 * stage, to = ring.records + stage * S::kStageBytes;
     if ((t.pages & 0xffu) == 0) {
       mbarrier_arrive(full);
     } else {
@@ -313,37 +369,40 @@ __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const Im
   const uint64_t policy = S::kHint ? evict_first_policy() : evict_normal_policy();
   int stage = 0, turn = producer, out = 0;
   uint32_t parity = 1, out_parity = 1;  // the first round finds every stage and slot empty
-  auto put = [&](int slot) {
-    if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, ring, stage, parity, vector, slot, policy);
+  const ImmaAddresses addresses(ring);
+  auto next = [&] {
     if (S::kProducers > 1) turn = turn == 0 ? S::kProducers - 1 : turn - 1;
     if (++stage == S::kStages) stage = 0, parity ^= 1;
   };
-  auto fill = [&](auto deal) {
-    ImmaLane now = deal(true), then = now;
-#pragma unroll 1
-    while (true) {
-      const uint32_t tiles = __popc(__ballot_sync(0xffffffffu, now.request >= 0)) / kImmaTile;  // the first of the vector
-      if (tiles == 0) break;
-      const uint32_t pages = __popc(__ballot_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kImmaTile < now.live));
-      imma_note<S>(args, vector, now, pages << 12 | static_cast<uint32_t>(out) << 18);
-      if (S::kShared) mbarrier_wait(ring.written + out, out_parity);
-#pragma unroll 1
-      for (uint32_t slot = 0; slot < tiles; slot++) {
-        put(slot);
-        if (slot == 0) then = deal(false);  // its block ids arrive while these tiles do
-      }
-      if (S::kRun > 1 && ++out == S::kSlots) out = 0, out_parity ^= 1;
-      now = then;
-    }
-    imma_note<S>(args, vector, ImmaLane{-1, 0, 0, 0, -1}, 0);
-#pragma unroll 1
-    for (int end = 0; end < S::kWarpGroups; end++) put(0);
+  auto put = [&](int slot) {
+    if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, addresses, stage, parity, vector, slot, policy);
+    next();
   };
-  if (args.cache.batch == 1) {
-    fill([&](bool first) { return dealer.of_one(chunks, first); });
-  } else {
-    typename ImmaDealer<S>::Tiles tiles = dealer.tiles(chunks);
-    fill([&](bool) { return dealer.of_many(tiles); });
+  const bool begun = imma_begin<S>(args, addresses, dealer, producer == 0, policy);
+  uint32_t slot = 0;  // of the vector, next
+  if (begun) next(), slot = 1;
+  bool touched = args.cache.batch == 1;  // the pages of the first vector
+  typename ImmaDealer<S>::Tiles list = dealer.tiles(chunks);
+  auto deal = [&](bool first) { return args.cache.batch == 1 ? dealer.of_one(chunks, first) : dealer.of_many(list); };
+  ImmaLane now = deal(true), then = now;
+  while (true) {
+    uint32_t tiles = __popc(__ballot_sync(0xffffffffu, now.request >= 0)) / kImmaTile;  // the first of the vector
+    const bool end = tiles == 0;
+    const uint32_t pages = __popc(__ballot_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kImmaTile < now.live));
+    imma_note<S>(args, vector, now, pages << 12 | static_cast<uint32_t>(out) << 18, producer == 0 && !touched);
+    touched = false;
+    if (end) tiles = S::kWarpGroups;
+    if (S::kShared && !end) mbarrier_wait(ring.written + out, out_parity);
+    bool dealt = end;
+#pragma unroll 1
+    while (slot < tiles || !dealt) {
+      if (slot < tiles) put(end ? 0 : slot), slot++;
+      if (!dealt) then = deal(false), dealt = true;  // its block ids arrive while these tiles do
+    }
+    slot = 0;
+    if (end) break;
+    if (S::kRun > 1 && ++out == S::kSlots) out = 0, out_parity ^= 1;
+    now = then;
   }
 }
 
