@@ -82,7 +82,7 @@ func Open(ctx context.Context, path string) (*DB, error) {
 		err = db.tooNew(version)
 	}
 	if err == nil && version == 0 {
-		err = fmt.Errorf("%s holds no trials: it is empty, or another program's database; kvloom tune makes a trial database", path)
+		err = fmt.Errorf("%s holds no trials: it is empty, just being made, or another program's database; kvloom tune makes a trial database", path)
 	}
 	if err == nil && version < len(migrations) {
 		err = fmt.Errorf("trial database %s has schema %d, this kvloom reads %d; run kvloom db check --migrate on it", path, version, len(migrations))
