@@ -98,7 +98,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				db, err := Open(context.Background(), path)
-				if err != nil && strings.Contains(err.Error(), "does not exist") || err != nil && strings.Contains(err.Error(), "schema 0") {
+				if err != nil && strings.Contains(err.Error(), "does not exist") || err != nil && strings.Contains(err.Error(), "holds no trials") {
 					time.Sleep(time.Millisecond) // before the first writer made it
 					continue
 				}
