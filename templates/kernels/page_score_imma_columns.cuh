@@ -27,9 +27,9 @@ struct ColumnsRange {
 
 // Scales of a lane's tokens in a block: of 16, scale[2 m + i] of the token in column 2p + i of n tile m, which is token 2 (2p + i) + m;
 // of 8 or 4, scale[i] of token 2p + i.
+// p is the lane's place in its quad, or another where the page's tokens are turned.
 template <class S>
-__device__ __forceinline__ void load_token_scales(const SharedBytes& page, int block, float (&scale)[4]) {
-  const int p = threadIdx.x % 4;
+__device__ __forceinline__ void load_token_scales(const SharedBytes& page, int block, int p, float (&scale)[4]) {
   if constexpr (S::kTokenTiles == 2) {
     const uint2 w = page.load8(S::Rec::kTokenScales + 32 * block + 8 * p);
     scale[0] = low_bf16(w.x), scale[2] = high_bf16(w.x), scale[1] = low_bf16(w.y), scale[3] = high_bf16(w.y);
@@ -68,6 +68,9 @@ struct ImmaColumns {
   static_assert(kProducts >= 1, "the 8 pages of a tile fill 16 rows: two warps cannot share them at rank 1 and 2");
   static_assert(S::kOnes || S::kRank <= 8, "at rank 16 two lanes share the tokens of a page, which ones add up");
   static_assert(S::kRank > 1 || S::kTokenTiles == 2, "at rank 1 codes are loaded in pairs of tokens");
+  // Pages lie at the same banks. The order of their tokens is free: those at odd places of a product begin with their ninth, so that lanes
+  // of two pages read coefficients from different banks.
+  static constexpr bool kTurns = S::kTokenTiles == 2 && S::kRank == 4;
   static constexpr int kWeight = S::kBits == 4 ? 16 : 1;          // of odd dims, whose nibbles stay where they lie
   static constexpr float kLoss = S::kOnes ? kTf32Loss : 0.f;  // nats that a sum is too low
 
@@ -135,7 +138,8 @@ struct ImmaColumns {
   __device__ __forceinline__ void coefficients(const SharedBytes& pages, int block, uint32_t (&b)[S::kTokenTiles][2]) const {
     constexpr int kTiles = S::kTokenTiles;
     const int n = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
-    const int token = kTiles == 2 ? 16 * block + 2 * n : n % S::kPage;  // of tile 0
+    const int turned = kTurns ? (n + 4 * p) % 8 : n;
+    const int token = kTiles == 2 ? 16 * block + 2 * turned : n % S::kPage;  // of tile 0
     const int at = R::kC + token * R::kRankPad;
     if constexpr (S::kRank <= 2) {  // of pages 2p and 2p + 1
       const SharedBytes first{pages.base + 2 * p * S::kDistance}, second{pages.base + (2 * p + 1) * S::kDistance};
@@ -262,8 +266,11 @@ struct ImmaColumns {
     }
     // What differs between lanes stands in one address for all products: the rest is added by the loads.
     const uint8_t* const lane_rows = pages.base + g / kHalf * S::kDistance + g % kHalf * R::kRowBytes + p * R::kQuarterBytes;
-    const uint8_t* const lane_scales = pages.base + g / kHalf * S::kDistance + g % kHalf * 2;
+    constexpr bool kWideScales = S::kRank == 4 && R::kColumnScales % 8 == 0;  // of a page, all in one load
+    const uint8_t* const lane_scales = pages.base + g / kHalf * S::kDistance + (kWideScales ? 0 : g % kHalf * 2);
+    const uint32_t pick = g % 2 == 0 ? 0x1044 : 0x3244;  // of two bf16
     const uint8_t* const lane_tokens = pages.base + (S::kRank <= 4 ? 2 * half : S::kRank == 8 ? half : 0) * S::kDistance;
+    const int turned = kTurns ? (p + 2) % 4 : p;  // which tokens of a block rows g + 8 have, in quarters
     Sums sums;
 #pragma unroll
     for (int first = 0; first < kProducts; first += kTogether) {
@@ -275,10 +282,16 @@ struct ImmaColumns {
 #pragma unroll
         for (int t = 0; t < kTogether; t++) {
           const int page = (first + t) * kMmaPages * S::kDistance;
+          if constexpr (kWideScales) {
+            const uint2 w = SharedBytes{lane_scales}.load8(page + R::kColumnScales);
+            column[t][0] = __uint_as_float(__byte_perm(w.x, 0u, pick)) * x_scale;
+            column[t][1] = __uint_as_float(__byte_perm(w.y, 0u, pick)) * x_scale;
+          }
 #pragma unroll
           for (int i = 0; i < (S::kRank == 1 ? 1 : 2); i++) {
             rows[t][i].load_quarter(SharedBytes{lane_rows}, page + i * kHalf * R::kRowBytes);
-            column[t][i] = shared_bf16(SharedBytes{lane_scales}, page + R::kColumnScales + 2 * i * kHalf) * x_scale;
+            if constexpr (!kWideScales)
+              column[t][i] = shared_bf16(SharedBytes{lane_scales}, page + R::kColumnScales + 2 * i * kHalf) * x_scale;
           }
         }
 #pragma unroll
@@ -362,7 +375,7 @@ struct ImmaColumns {
 #pragma unroll
             for (int i = 0; i < kRowPages; i++) {
               const int page = S::kRank <= 4 ? 4 * group + i : S::kRank == 8 ? 2 * group : group;
-              load_token_scales<S>(SharedBytes{lane_tokens + page * S::kDistance}, block, scales[i]);
+              load_token_scales<S>(SharedBytes{lane_tokens + page * S::kDistance}, block, i == 0 ? p : turned, scales[i]);
             }
             sums.add(group, y[t][v], scales);
           }

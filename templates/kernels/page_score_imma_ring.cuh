@@ -217,10 +217,6 @@ class ImmaDealer {
     const int first = static_cast<int>(index_ * S::kRun + (S::kRun == 1 ? 0 : slot())) * kImmaTile;
     return first + page() < Tiles::pages_of(length_, Group::of_table(cache_.max_pages)) ? guess_ : -1;
   }
-  // Whether the block's first tile is of a single request and has a record for each of its pages.
-  __device__ __forceinline__ bool begins_whole() const {
-    return S::kRun == 1 && __all_sync(0xffffffffu, slot() != 0 || first_block() >= 0);
-  }
 
  private:
   static __device__ __forceinline__ int load_now(const int* from) {
@@ -299,29 +295,40 @@ __device__ __forceinline__ void store_tile(uint32_t at, const ImmaTile& t) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(t.request), "r"(t.chunk), "r"(t.first), "r"(t.pages) : "memory");
 }
 
-// Starts the copies of a block's first tile: memory is idle until then, so nothing stands between block ids and copies. false: the tile
-// is not whole, or its heads do not touch.
+// Starts the copies of a block's first tiles, as many as the ring holds: memory is idle until then, so little stands between block ids and
+// copies. Returns how many; it stops at one whose pages are not all there, or at once where heads do not touch. All producers call.
 template <class S>
-__device__ __forceinline__ bool imma_begin(const PageScoreArgs& args, const ImmaAddresses& ring, const ImmaDealer<S>& dealer, bool issues,
-                                           uint64_t policy) {
+__device__ __forceinline__ int imma_begin(const PageScoreArgs& args, const ImmaAddresses& ring, const ImmaDealer<S>& dealer, int producer,
+                                          uint64_t policy) {
   using R = typename S::Rec;
+  // Of several warps that fill, one begins with one tile: the others deal out meanwhile.
+  constexpr int kMost = S::kRun > 1 ? 0 : S::kProducers > 1 ? 1 : S::kStages < 32 / kImmaTile ? S::kStages : 32 / kImmaTile;
   const uint32_t bytes = min(S::kHeads, args.cache.kv_heads) * R::kBytes;
   const int block = dealer.first_block();
   const uint8_t* const mine = args.summaries + block * args.summary_block_stride;
-  if (issues && block >= 0) prefetch_l2(mine);  // of four tiles, as imma_note does of later ones
-  if (args.summary_head_stride != R::kBytes || !dealer.begins_whole()) return false;
-  unsigned long long source[kImmaTile];
-#pragma unroll
-  for (int x = 0; x < kImmaTile; x++) source[x] = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(mine), x);
-  if (issues && elect_lane()) {
-    store_tile(ring.entries, ImmaTile{0, 0, static_cast<int>(blockIdx.x) * kImmaTile, 0xffu | kImmaTile << 8});
-    mbarrier_expect(ring.full, kImmaTile * bytes);
+  if (producer == 0 && block >= 0) prefetch_l2(mine);  // as imma_note does of later pages
+  if (args.summary_head_stride != R::kBytes) return 0;
+  const uint32_t there = __ballot_sync(0xffffffffu, block >= 0);
+  int begun = 0;
+#pragma unroll 1
+  for (; begun < kMost && (~there >> begun * kImmaTile & 0xffu) == 0; begun++) {
+    if (producer != 0) continue;
+    unsigned long long source[kImmaTile];
 #pragma unroll
     for (int x = 0; x < kImmaTile; x++)
-      bulk_copy(ring.records + x * S::kDistance, reinterpret_cast<const void*>(source[x]), bytes, ring.full, policy);
+      source[x] = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(mine), begun * kImmaTile + x);
+    if (elect_lane()) {
+      const uint32_t full = ring.full + 8 * begun, to = ring.records + begun * S::kStageBytes;
+      store_tile(ring.entries + 16 * begun,
+                 ImmaTile{0, 0, static_cast<int>(blockIdx.x + begun * gridDim.x) * kImmaTile, 0xffu | kImmaTile << 8});
+      mbarrier_expect(full, kImmaTile * bytes);
+#pragma unroll
+      for (int x = 0; x < kImmaTile; x++)
+        bulk_copy(to + x * S::kDistance, reinterpret_cast<const void*>(source[x]), bytes, full, policy);
+    }
+    __syncwarp();
   }
-  __syncwarp();
-  return true;
+  return begun;
 }
 
 // Starts the copies of a noted tile into a stage, once that is empty.
@@ -378,9 +385,10 @@ __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const Im
     if (S::kProducers == 1 || turn == 0) imma_issue<S>(args, addresses, stage, parity, vector, slot, policy);
     next();
   };
-  const bool begun = imma_begin<S>(args, addresses, dealer, producer == 0, policy);
+  const uint32_t begun = imma_begin<S>(args, addresses, dealer, producer, policy);
   uint32_t slot = 0;  // of the vector, next
-  if (begun) next(), slot = 1;
+#pragma unroll 1
+  for (; slot < begun; slot++) next();
   bool touched = args.cache.batch == 1;  // the pages of the first vector
   typename ImmaDealer<S>::Tiles list = dealer.tiles(chunks);
   auto deal = [&](bool first) { return args.cache.batch == 1 ? dealer.of_one(chunks, first) : dealer.of_many(list); };
@@ -396,8 +404,8 @@ __device__ __forceinline__ void imma_produce(const PageScoreArgs& args, const Im
     bool dealt = end;
 #pragma unroll 1
     while (slot < tiles || !dealt) {
+      if (slot > 0 && !dealt) then = deal(false), dealt = true;  // its block ids arrive while these tiles do
       if (slot < tiles) put(end ? 0 : slot), slot++;
-      if (!dealt) then = deal(false), dealt = true;  // its block ids arrive while these tiles do
     }
     slot = 0;
     if (end) break;
