@@ -21,13 +21,14 @@ type attendListShape struct {
 var attendListShapes = []attendListShape{
 	{8, 2, 8, 0, false}, {4, 2, 16, 1, false}, {8, 2, 8, 1, false}, {8, 1, 8, 0, false}, {8, 1, 16, 1, false}, {4, 4, 8, 1, false},
 	{4, 4, 8, 0, false}, {8, 1, 16, 0, false}, {8, 2, 16, 0, false}, {16, 1, 8, 1, false}, {16, 1, 16, 1, false}, {16, 2, 8, 1, false},
-	{4, 2, 16, 0, false}, {4, 2, 8, 1, false}, {4, 3, 8, 1, false}, {2, 4, 8, 1, false}, {8, 2, 8, 0, true}, {8, 2, 8, 1, true}, {4, 2, 8, 1, true},
+	{4, 2, 16, 0, false}, {4, 2, 8, 1, false}, {4, 3, 8, 1, false}, {2, 4, 8, 1, false}, {8, 2, 8, 0, true}, {4, 2, 16, 1, true}, {8, 2, 8, 1, true},
+	{8, 1, 16, 1, true}, {4, 2, 8, 1, true},
 }
 
 // attendTogether is whether a warp weighs its first tiles, one for each stage, together: less to wait for, where they land one soon behind
-// the other. That is so of the wide clusters, whose SMs read half as much, and of quantised pages; elsewhere the tuner knows.
+// the other. That is so of quantised pages; elsewhere the tuner knows.
 func attendTogether(s *specs.Spec, shape attendListShape) bool {
-	return shape.stages <= 2 && (shape.together || shape.cluster == 16 || s.Cache.KiviBits() > 0)
+	return shape.stages <= 2 && (shape.together || s.Cache.KiviBits() > 0)
 }
 
 // wideClusters is how many clusters of 16 blocks an H200 runs at once, a block an SM.

@@ -36,8 +36,8 @@ func TestAttendDefaults(t *testing.T) {
 	}
 }
 
-// TestAttendTogether asserts which lists weigh a warp's first tiles together: those of wide clusters and of quantised pages, others as a
-// choice of the tuner's, and never more tiles than two.
+// TestAttendTogether asserts which lists weigh a warp's first tiles together: those of quantised pages, others as a choice of the tuner's, and
+// never more tiles than two.
 func TestAttendTogether(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -46,7 +46,7 @@ func TestAttendTogether(t *testing.T) {
 		want  func(Candidate) bool
 	}{
 		{"bf16", "bf16", 32, 8, func(c Candidate) bool {
-			return c.Param("stages") <= 2 && (c.Param("cluster") == 16 || slices.Contains(c.Params, Param{"together", 1}))
+			return c.Param("stages") <= 2 && slices.Contains(c.Params, Param{"together", 1})
 		}},
 		{"kivi4", "kivi4", 32, 8, func(c Candidate) bool { return c.Param("stages") <= 2 }},
 	} {
