@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvloom/kvloom/gen/plan"
 	"github.com/kvloom/kvloom/gen/render"
+	"github.com/kvloom/kvloom/internal/launch"
 	"github.com/kvloom/kvloom/runtime/nvrtc/nvrtctest"
 	"github.com/kvloom/kvloom/runtime/sim"
 	"github.com/kvloom/kvloom/specs"
@@ -100,6 +101,26 @@ func noSpills(t *testing.T, f plan.Family, shapes []dropShape) {
 }
 
 func TestDropScoreOnSimulator(t *testing.T) { onDropShapes(t, plan.DropScore, dropShapes) }
+
+// TestDropScoreHeldOnSimulator gives a head one block and few scores to hold, so that short prompts fill the buffer as long ones do.
+func TestDropScoreHeldOnSimulator(t *testing.T) {
+	d := dropShape{"fast", "scores written whenever the buffer is full", 128, 16, 4, 8, "bf16", "dropkv", fast, few}
+	s := d.spec()
+	candidates := chosenBy(plan.DropScore, s, func(c plan.Candidate) bool { return c.Kernel == "kvloom::drop_score_wgmma" && c.Param("groups") != 2 })
+	held := func(k plan.Constant) bool { return k.Name == "kHeld" }
+	for i := range candidates {
+		c := &candidates[i]
+		c.Constants = slices.Clone(c.Constants)
+		at := slices.IndexFunc(c.Constants, held)
+		if at < 0 {
+			t.Fatalf("%s holds no scores: %v", c.ID(), c.Constants)
+		}
+		c.Constants[at].Value = "1"
+		c.Geometry.Grid[0] = launch.Const(1)
+	}
+	candidates = slices.CompactFunc(candidates, func(a, b plan.Candidate) bool { return a.Param("groups") == b.Param("groups") })
+	onSimulator(t, s, d.reason, candidates, d.cases)
+}
 
 func TestDropScoreResources(t *testing.T) { noSpills(t, plan.DropScore, dropShapes) }
 
