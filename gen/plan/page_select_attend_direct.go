@@ -13,8 +13,6 @@ import (
 type directShape struct {
 	warps, cluster int
 	shares         bool // a launch of its own makes the shares
-	blocks         int  // an SM
-	registers      int  // of a thread at most, so that its blocks stand by beside those of page_score; 0: as many as there are
 }
 
 // sharedTurns is how many turns of four shares a thread of select_by_shares holds.
@@ -24,10 +22,7 @@ const sharedTurns = 2
 const heldScores = 64
 
 // directShapes, the default of many lists first.
-var directShapes = []directShape{
-	{16, 8, false, 1, 0}, {16, 16, false, 1, 0}, {8, 16, false, 1, 0}, {8, 8, false, 1, 0}, {8, 8, false, 1, 104}, {8, 16, false, 2, 0},
-	{16, 16, true, 1, 0}, {8, 16, true, 1, 0}, {16, 8, true, 1, 0},
-}
+var directShapes = []directShape{{16, 8, false}, {16, 16, false}, {8, 16, false}, {8, 8, false}, {16, 16, true}, {8, 16, true}}
 
 // directSizes mirrors attend::TileSums and what else page_select_attend_direct keeps in dynamic shared memory.
 type directSizes struct {
@@ -102,7 +97,6 @@ func directCandidate(s *specs.Spec, t Target, x directShape, z directSizes) Cand
 			{"kPages", fmt.Sprint(of.pages)},
 			{"kVec", fmt.Sprint(z.vec)},
 			{"kTurns", fmt.Sprint(z.turns)},
-			{"kAfter", fmt.Sprint(x.registers == 0)},
 			{"kActive", fmt.Sprint(z.active)},
 			{"kDependent", "true"},
 		},
@@ -112,13 +106,7 @@ func directCandidate(s *specs.Spec, t Target, x directShape, z directSizes) Cand
 			Block: of.threads, Cluster: x.cluster, DynamicShared: z.dynamic, Dependent: true,
 			Workspace: []launch.Extent{{Of: []launch.Quantity{launch.Batch, launch.Lists, launch.MaxPages}, Times: 4, Per: 1}},
 		},
-		MinBlocks: x.blocks, Registers: x.registers,
-	}
-	if x.registers > 0 {
-		c.Params = append(c.Params, Param{"registers", x.registers})
-	}
-	if x.blocks > 1 {
-		c.Params = append(c.Params, Param{"blocks", x.blocks})
+		MinBlocks: 1,
 	}
 	if x.shares {
 		c.Constants = append(c.Constants, Constant{"kShareCapacity", fmt.Sprint(z.capacity)})
@@ -146,8 +134,6 @@ func directRefusal(s *specs.Spec, t Target, x directShape, z directSizes) string
 		return fmt.Sprintf("rows of %d pages: a thread holds %d scores, not %d", longestRow(s), heldScores, z.vec*z.turns*heads)
 	case x.shares && longestRow(s) > z.capacity:
 		return fmt.Sprintf("rows of %d pages: the threads of a cluster hold %d shares", longestRow(s), z.capacity)
-	case x.registers > 0 && heads > 8:
-		return fmt.Sprintf("%d heads: two n tiles of heads spill at %d registers", heads, x.registers)
 	case heads > 16:
 		return fmt.Sprintf("%d heads: a warp has 16 at most", heads)
 	}
@@ -160,7 +146,7 @@ func directRefusal(s *specs.Spec, t Target, x directShape, z directSizes) string
 	if static > staticShared {
 		return fmt.Sprintf("selection, queries and the parts of blocks need %d B of static shared memory, the limit is %d B", static, staticShared)
 	}
-	if all := (z.dynamic+static+1024)*x.blocks - 1024; all > t.SharedPerBlock {
+	if all := z.dynamic + static; all > t.SharedPerBlock {
 		return fmt.Sprintf("selection and the sums of %d warps need %d B of shared memory a block, %s has %d B", z.active, all, t.Arch, t.SharedPerBlock)
 	}
 	return ""

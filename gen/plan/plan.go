@@ -76,8 +76,7 @@ type Candidate struct {
 	Kernel    string          `json:"kernel"`    // C++ template: "kvloom::page_score_direct"
 	Entry     string          `json:"entry"`     // extern "C" name: the family's stem
 	Geometry  launch.Geometry `json:"geometry"`
-	MinBlocks int             `json:"min_blocks"`          // blocks an SM that __launch_bounds__ keeps registers low for, at least 1
-	Registers int             `json:"registers,omitempty"` // of a thread at most; 0: as __launch_bounds__ says
+	MinBlocks int             `json:"min_blocks"` // blocks an SM that __launch_bounds__ keeps registers low for, at least 1
 	First     *First          `json:"first,omitempty"`
 }
 

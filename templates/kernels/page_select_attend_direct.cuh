@@ -18,11 +18,11 @@ __device__ __noinline__ void select_to_memory(const PageSelectArgs& args) {
   page_select_without_masses<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages>(args);
 }
 
-// Parameters as page_select_attend's. A thread holds the scores, or values, of kTurns times kVec adjacent pages in registers. kAfter: blocks do not
-// start before page_score's have ended. kActive: warps that attend, as many as
-// a block of the spec's lists has tiles. kShareCapacity: that of page_select_shares where it was launched before, else 0.
+// Parameters as page_select_attend's. A thread holds the scores, or shares, of kTurns times kVec adjacent pages in registers. kActive: warps
+// that attend, as many as a block of the spec's lists has tiles. kShareCapacity: that of page_select_shares where it was launched before,
+// else 0.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int HEAD_DIM, typename T, bool SOFTCAP, int kWarps, int kCluster, int kBufferWords,
-          int kPages, int kVec, int kTurns, bool kAfter, int kActive, bool kDependent, int kShareCapacity = 0>
+          int kPages, int kVec, int kTurns, int kActive, bool kDependent, int kShareCapacity = 0>
 __device__ __forceinline__ void page_select_attend_direct(const PageSelectAttendArgs& all) {
   using namespace attend;
   static_assert(sizeof(T) == 2 && PAGE % kTile == 0, "a tile is 16 tokens of one page, as they lie in memory");
@@ -93,7 +93,7 @@ __device__ __forceinline__ void page_select_attend_direct(const PageSelectAttend
       chosen = select_by_shares<PAGE, kThreads, kCluster, kShareCapacity, kDependent, kPages, HEADS>(
           all.select, selection, reinterpret_cast<float*>(stage + kCounts), reinterpret_cast<uint16_t(*)[select::kShareBins]>(stage), part, out);
     } else {
-      chosen = select_held<PAGE, HEADS, kThreads, kCluster, kDependent, kVec, kTurns, kAfter>(all.select, selection, reinterpret_cast<float*>(stage), part,
+      chosen = select_held<PAGE, HEADS, kThreads, kCluster, kDependent, kVec, kTurns>(all.select, selection, reinterpret_cast<float*>(stage), part,
                                                                                       out, prepare);
     }
   }

@@ -261,9 +261,9 @@ __device__ __forceinline__ void load_scores(float (&to)[kTurns][HEADS][kVec], co
 }  // namespace select
 
 // Selection from page_score's masses of rows whose scores threads hold in registers, kVec adjacent pages a turn: true where it has chosen.
-// `part` becomes this block's part. prepare() is what else a block does first; kAfter: while the scores are on their way, for nothing runs
-// ahead of page_score's end. It is called in any case.
-template <int PAGE, int HEADS, int kThreads, int kCluster, bool kDependent, int kVec, int kTurns, bool kAfter, class Memory, class Out, class Prepare>
+// `part` becomes this block's part. prepare() is what else a block does first, while the scores are on their way: its registers keep it from
+// starting before page_score's blocks have ended.
+template <int PAGE, int HEADS, int kThreads, int kCluster, bool kDependent, int kVec, int kTurns, class Memory, class Out, class Prepare>
 __device__ __forceinline__ bool select_held(const PageSelectArgs& args, Memory& sm, float* values, select::Part& part, Out& out, Prepare prepare) {
   using namespace select;
   constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps, kTurn = kVec * kThreads;
@@ -280,7 +280,6 @@ __device__ __forceinline__ bool select_held(const PageSelectArgs& args, Memory& 
     if (tid < kShareBins) sm.histogram[tid] = 0;
     if (tid < max_of(kTurns * kTurn / 32, 32)) sm.taken[tid] = 0, sm.won[tid] = 0;
   };
-  if constexpr (!kAfter) stand_by();
   const int list = blockIdx.x / kCluster, longest = args.max_pages;
   part.width = ((longest + kCluster - 1) / kCluster + 31) / 32 * 32;
   part.begin = part.rank * part.width;
@@ -290,7 +289,7 @@ __device__ __forceinline__ bool select_held(const PageSelectArgs& args, Memory& 
   const bool whole = (reinterpret_cast<uint64_t>(args.scores) | static_cast<uint64_t>(args.score_head_stride) * 4) % (4 * kVec) == 0;
   const bool held = args.masses != nullptr && args.batch == 1 && longest <= kCluster * kTurns * kTurn;
   if (!held) {
-    if constexpr (kAfter) stand_by();
+    stand_by();
     ptx::cluster_wait<kCluster>();
     return false;
   }
@@ -302,7 +301,7 @@ __device__ __forceinline__ bool select_held(const PageSelectArgs& args, Memory& 
     if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
   float score[kTurns][HEADS][kVec];
   load_scores<HEADS, kVec, kTurns, kTurn>(score, scores, args.score_head_stride, limit - page, whole);
-  if constexpr (kAfter) stand_by();
+  stand_by();
   const int pages = min(static_cast<int>((static_cast<uint32_t>(max(length, 0)) + PAGE - 1) / PAGE), longest);
   part.sinks = min(args.sink_pages, pages), part.recent = max(pages - args.recent_pages, part.sinks);
   part.need = args.slots - (part.sinks + pages - part.recent), part.pages_wanted = args.slots;
