@@ -15,6 +15,7 @@ page_attend(const __grid_constant__ kvloom::PageAttendArgs args) {
       , 2  // kStages
       , 1  // kColumns
       , 8  // kCluster
+      , false  // kTogether
       , true  // kDependent
   >(args);
 }
