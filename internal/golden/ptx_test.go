@@ -135,7 +135,7 @@ func caseSpec(name string) (*specs.Spec, error) {
 }
 
 // callsRarely are the kernels that keep the code of rare inputs out of the way of the usual ones, behind a call.
-var callsRarely = map[string]bool{"kvloom::page_select_cluster": true, "kvloom::page_select_attend": true, "kvloom::page_score_imma": true}
+var callsRarely = map[string]bool{"kvloom::page_select_cluster": true, "kvloom::page_select_attend": true, "kvloom::page_select_attend_direct": true, "kvloom::page_score_imma": true}
 
 // copiesInBulk tells the ring form of page_score with bulk copies; its integer form has no such choice.
 func copiesInBulk(c plan.Candidate) bool {

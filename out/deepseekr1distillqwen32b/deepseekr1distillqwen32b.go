@@ -88,7 +88,7 @@ var Choices = []Choice{
 	{"page_attend", 0, 0, "page_attend portable warps=4 stages=2 splits=16", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits16.cu"},
 	{"dense", 0, 0, "page_attend hopper warps=8 stages=2 splits=16 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_bulk1.cu"},
 	{"dense", 0, 0, "page_attend portable warps=4 stages=2 splits=16", "compute_80", "kernels/page_attend_portable_warps4_stages2_splits16.cu"},
-	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=1 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster8.cu"},
+	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=0 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages0_cluster8.cu"},
 	{"drop_observe", 0, 0, "drop_observe hopper groups=2 stages=4 cluster=2", "sm_90a", "kernels/drop_observe_hopper_groups2_stages4_cluster2.cu"},
 	{"drop_observe", 0, 0, "drop_observe portable warps=8 slice=16 stages=2 blocks=1 cluster=1", "compute_80", "kernels/drop_observe_portable_warps8_slice16_stages2_blocks1_cluster1.cu"},
 	{"drop_score", 0, 0, "drop_score hopper groups=1 blocks=2 stages=3", "sm_90a", "kernels/drop_score_hopper_groups1_blocks2_stages3.cu"},

@@ -100,7 +100,7 @@ var Choices = []Choice{
 	{"dense", 131072, 1, "page_attend hopper warps=8 stages=2 splits=33 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits33_bulk1.cu"},
 	{"dense", 524288, 1, "page_attend hopper warps=8 stages=2 splits=33 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits33_bulk1.cu"},
 	{"dense", 1048576, 1, "page_attend hopper warps=8 stages=2 splits=33 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits33_bulk1.cu"},
-	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=1 cluster=16 slices=2", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16_slices2.cu"},
+	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=0 cluster=16 slices=2", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages0_cluster16_slices2.cu"},
 	{"page_select_attend", 131072, 1, "page_select_attend hopper warps=16 stages=1 cluster=16 slices=2", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16_slices2.cu"},
 	{"page_select_attend", 524288, 1, "page_select_attend hopper warps=16 stages=1 cluster=16 slices=2", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16_slices2.cu"},
 	{"page_select_attend", 1048576, 1, "page_select_attend hopper warps=16 stages=1 cluster=16 slices=2", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16_slices2.cu"},

@@ -100,7 +100,7 @@ var Choices = []Choice{
 	{"dense", 32768, 1, "page_attend hopper warps=8 stages=2 splits=16 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_bulk1.cu"},
 	{"dense", 131072, 1, "page_attend hopper warps=8 stages=2 splits=16 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_bulk1.cu"},
 	{"dense", 131072, 8, "page_attend hopper warps=8 stages=2 splits=16 bulk=1", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits16_bulk1.cu"},
-	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=1 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster8.cu"},
+	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=0 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages0_cluster8.cu"},
 	{"page_select_attend", 32768, 1, "page_select_attend hopper warps=16 stages=1 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster8.cu"},
 	{"page_select_attend", 131072, 1, "page_select_attend hopper warps=16 stages=1 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster8.cu"},
 	{"page_select_attend", 131072, 8, "page_select_attend hopper warps=16 stages=1 cluster=8", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster8.cu"},

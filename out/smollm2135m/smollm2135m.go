@@ -101,7 +101,7 @@ var Choices = []Choice{
 	{"dense", 1024, 1, "page_attend hopper warps=4 stages=2 cluster=8 columns=1 list=1", "sm_90a", "kernels/page_attend_hopper_warps4_stages2_cluster8_columns1_list1.cu"},
 	{"dense", 8192, 1, "page_attend hopper warps=8 stages=2 splits=44", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits44.cu"},
 	{"dense", 8192, 8, "page_attend hopper warps=8 stages=2 splits=44", "sm_90a", "kernels/page_attend_hopper_warps8_stages2_splits44.cu"},
-	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=1 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16.cu"},
+	{"page_select_attend", 0, 0, "page_select_attend hopper warps=16 stages=0 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages0_cluster16.cu"},
 	{"page_select_attend", 1024, 1, "page_select_attend hopper warps=16 stages=1 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16.cu"},
 	{"page_select_attend", 8192, 1, "page_select_attend hopper warps=16 stages=1 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16.cu"},
 	{"page_select_attend", 8192, 8, "page_select_attend hopper warps=16 stages=1 cluster=16", "sm_90a", "kernels/page_select_attend_hopper_warps16_stages1_cluster16.cu"},
