@@ -107,17 +107,18 @@ func (r *Rig) needPrompt() error {
 	return r.needWindow()
 }
 
-// needTokenScores makes rings of scores and pooled scores.
+// needTokenScores makes the buffers of scores and pooled scores: one of each, as page_score has, for what scores a layer is read before the
+// next layer is scored. Twelve of them, and each launch also pays for the scores that an earlier one left in L2: 133 us in place of 127.
 func (r *Rig) needTokenScores() error {
 	if r.drop.scores.n > 0 {
 		return nil
 	}
 	each := r.Problem.Batch * r.Problem.KVHeads * r.tokens() * 4
 	var err error
-	if r.drop.scores, err = r.newRing(each, r.sets(2*each)); err != nil {
+	if r.drop.scores, err = r.newRing(each, 1); err != nil {
 		return err
 	}
-	if r.drop.pooled, err = r.newRing(each, r.drop.scores.n); err != nil {
+	if r.drop.pooled, err = r.newRing(each, 1); err != nil {
 		return err
 	}
 	pattern := make([]float32, 1<<20)
