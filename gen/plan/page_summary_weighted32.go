@@ -44,8 +44,8 @@ func weighted32Candidate(s *specs.Spec, t Target, form Form, choice summaryParam
 	}
 	c.Constants = []Constant{{"HEAD_DIM", of["HEAD_DIM"]}, {"RANK", of["RANK"]}, {"BITS", of["BITS"]}, {"Key", of["Key"]}, {"kNumWarps", of["kNumWarps"]},
 		{"kSharedBytes", of["kSharedBytes"]}, {"FORM", of["FORM"]}}
-	// Blocks that stay; a few pages are shared out to as many blocks as have one for each warp.
-	c.Geometry.Grid[0] = launch.Extent{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: int64(choice.warps), AtMost: int64(t.SMs * choice.blocks)}
+	// Blocks that stay. Of few pages each has a block, for one of several heads would load a factor for each, one after the other.
+	c.Geometry.Grid[0] = launch.Extent{Of: []launch.Quantity{launch.NewPages, launch.KVHeads}, Times: 1, Per: 1, AtMost: int64(t.SMs * choice.blocks)}
 	return c
 }
 

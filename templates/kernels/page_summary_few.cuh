@@ -11,6 +11,7 @@
 #include "kernels/page_summary_quick.cuh"
 #include "kvloom/linalg/power16.cuh"
 #include "kvloom/ptx/grid.cuh"
+#include "kvloom/ptx/load.cuh"
 
 namespace kvloom {
 
@@ -30,6 +31,7 @@ struct FewPages {
   // Gram matrix and its largest elements.
   static constexpr int kImageAt = Rows::kBytes, kWarpAt = kImageAt + (Layout::kC + 15) / 16 * 16;
   static constexpr int kKept = Power::kMatrixBytes, kShare = kKept + Power::kBytes, kTops = kShare + 1024, kOwnBytes = kTops + 64;
+  static constexpr int kShortRow = 1024;  // pages of a table's row, 4 KB of which are fetched before they are needed
   // Bases of 16 bits show that flat spectra lose 0.1 % of their energy, some pages 1 %.
   static constexpr bool kFits = kWarpAt + kTeam * kOwnBytes <= kTeam * Build::kWarpBytes && BITS < 16;
 
@@ -314,21 +316,28 @@ struct FewPages {
     const KvCache& cache = args.cache;
     const int blocks = min(gridDim.z, 16);
     if (blockIdx.x > 0 || blockIdx.z >= blocks) return;
-    const int thread = opaque(threadIdx.x), warp = thread / 32, team = warp / kTeam;
+    const int thread = opaque(threadIdx.x), warp = thread / 32, team = warp / kTeam, first = blockIdx.z + team * blocks;
     FewPages few{shared + team * kTeam * Build::kWarpBytes, thread % 32, warp % kTeam, team, cache_scale<T>(cache.k_scale)};
 #pragma unroll 1
     for (int request = blockIdx.y; request < cache.batch; request += gridDim.y) {
+      const int64_t row = request * cache.table_stride;
+      // A short row of the block table comes to L2 while the lengths are on their way.
+      const int line = thread % 32 * blocks + blockIdx.z;  // of 32 pages
+      if (warp == kNumWarps - 1 && cache.max_pages <= kShortRow && line * 32 < cache.max_pages) prefetch_l2(cache.block_table + row + line * 32);
       if (threadIdx.x == 0) read = atomicAdd(args.built_lens + request, 1);
       const int complete = complete_pages<16>(cache, request);
+      // Where the length alone says that a page has just filled, its block is asked for before built_lens is known, and not waited for.
+      const bool likely = complete > 0 && cache.seq_lens[request] % 16 == 0 && first < cache.kv_heads;
+      const int guess = likely ? cache.block_table[row + complete - 1] : -1;
       const bool aligned = Build::aligned(cache);
-      int item = blockIdx.z + team * blocks, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
+      int item = first, page = item / cache.kv_heads, head = item - page * cache.kv_heads;
       __syncthreads();
       const int begin = max(read, 0) / 16, items = max(complete - begin, 0) * cache.kv_heads;
       if (threadIdx.x == 0 && (read & 15) == blocks - 1) atomicExch(args.built_lens + request, complete * 16);
 #pragma unroll 1
       for (; item < items; item += kTeams * blocks) {
-        const int64_t at = request * cache.table_stride + begin + page;
-        const int of_record = cache.block_table[at];
+        const int64_t at = row + begin + page;
+        const int of_record = likely && item == first && begin == complete - 1 ? guess : cache.block_table[at];
         // A KIVI cache has keys elsewhere.
         const int block = cache.row_table == nullptr || of_record < 0 ? of_record : cache.row_table[at];
         few.lane = opaque(thread) % 32;  // nothing is worked out before a loop that goes round once

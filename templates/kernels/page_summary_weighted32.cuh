@@ -515,11 +515,17 @@ struct Weighted32 {
     ptx::commit_copies();
   }
 
-  // Builds pages own, own + step, ... before `end` of one head.
-  __device__ __forceinline__ void run(const PageSummaryArgs& args, int request, int head, int own, int end, int step, bool aligned) const {
-    if (own >= end) return;
-    Blocks now = look_up(args.cache, request, own), next = now;
-    fetch(args.cache, now, head, aligned);
+  // Starts loading page own of a head, where that is before `end`.
+  __device__ __forceinline__ Blocks start(const KvCache& cache, int request, int head, int own, int end, bool aligned) const {
+    if (own >= end) return {-1, -1};
+    const Blocks now = look_up(cache, request, own);
+    fetch(cache, now, head, aligned);
+    return now;
+  }
+
+  // Builds pages own, own + step, ... before `end` of one head; `now` is the first's.
+  __device__ __forceinline__ void run(const PageSummaryArgs& args, int request, int head, int own, int end, int step, Blocks now, bool aligned) const {
+    Blocks next = now;
     uint8_t* const out = args.summaries + head * args.summary_head_stride;
 #pragma unroll 1
     for (int page = own; page < end; page += step) {
@@ -554,11 +560,13 @@ __device__ __forceinline__ void page_summary_weighted32(const PageSummaryArgs& a
 #pragma unroll 1
     while (begin < end) {
       const int head = begin / pages, page = begin - head * pages, last = min(pages, page + end - begin);
+      const int own = range.first + page + warp, upto = range.first + last;
+      const typename Build::Blocks now = build.start(args.cache, request, head, own, upto, aligned);
       __syncthreads();  // the factor before is no longer read
       const uint4* from = reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(args.weights) + static_cast<int64_t>(head) * Factor::kBytes);
       for (int i = threadIdx.x; i < Factor::kBytes / 16; i += kNumWarps * 32) reinterpret_cast<uint4*>(shared)[i] = from[i];
       __syncthreads();
-      build.run(args, request, head, range.first + page + warp, range.first + last, kNumWarps, aligned);
+      build.run(args, request, head, own, upto, kNumWarps, now, aligned);
       begin += last - page;
     }
   }
