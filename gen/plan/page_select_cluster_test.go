@@ -28,6 +28,7 @@ func TestSelectDefaultHoldsTheLongestRow(t *testing.T) {
 		{"128K", 32, 8, 131072, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 2}}, "two pages a thread are enough"},
 		{"512K", 32, 8, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 8}}, "eight pages of 512 threads, four at once"},
 		{"512K of 4 heads", 32, 4, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 4}}, "four pages of eight heads a thread, at once"},
+		{"256K", 32, 8, 262144, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 4}}, "four pages at once"},
 		{"512K of 2 heads", 32, 2, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 2}, {"slices", 4}}, "sixteen heads a page: shares are made ahead"},
 		{"512K of 8 wide heads", 128, 8, 524288, "share_average", []Param{{"threads", 512}, {"cluster", 8}, {"pages", 2}, {"slices", 2}}, "eight clusters of 16 do not fit"},
 		{"1M of 2 heads", 32, 2, 1 << 20, "share_average", []Param{{"threads", 512}, {"cluster", 16}, {"pages", 2}, {"slices", 4}}, "65536 pages"},

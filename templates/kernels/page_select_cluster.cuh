@@ -287,8 +287,8 @@ __device__ __noinline__ void page_select_staged_call(const PageSelectArgs& args,
   page_select_staged<PAGE, HEADS, COMBINE, kThreads, kCluster, kBufferWords, kDependent, kPages, kAhead>(args, stage, massed, out);
 }
 
-// Dynamic shared memory: kBufferWords, and kAhead turns of scores. Short rows are summed here all the same: what a thread has of them is in
-// its registers, and one exchange costs no more than to read the parts of the masses.
+// Dynamic shared memory: kBufferWords, and kAhead turns of scores. Where masses would be waited for with scores in a stage, short rows are
+// summed here all the same: what a thread has of them is in its registers, and one exchange costs no more than to read the parts.
 template <int PAGE, int HEADS, reduce::Combine COMBINE, int kThreads, int kCluster, int kBufferWords, bool kDependent, int kPages, int kAhead>
 __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) {
   extern __shared__ __align__(16) uint32_t buffer[];
@@ -297,8 +297,8 @@ __device__ __forceinline__ void page_select_cluster(const PageSelectArgs& args) 
   if constexpr (kQuads > 0) {
     using Memory = select::ClusterShared<select::padded(HEADS), kThreads, kCluster, kPages>;
     constexpr int kExchange = (sizeof(Memory) + 15) / 16 * 4;
-    static_assert(kExchange + 4 * kQuads * kThreads <= kBufferWords, "values lie behind what the blocks exchange");
-    const bool held = args.masses != nullptr && args.batch == 1 && args.max_pages > kShortRow && args.max_pages <= 4 * kQuads * kThreads * kCluster;
+    static_assert(kExchange + select::quads_words(kThreads, kQuads) <= kBufferWords, "values lie behind what the blocks exchange");
+    const bool held = args.masses != nullptr && args.batch == 1 && args.max_pages <= 4 * kQuads * kThreads * kCluster;
     ListOut out{list_of<kCluster>(args)};
     if (held && select_by_quads<PAGE, HEADS, kThreads, kCluster, kDependent, kQuads>(args, *reinterpret_cast<Memory*>(buffer),
                                                                                   reinterpret_cast<float*>(buffer + kExchange), out)) {

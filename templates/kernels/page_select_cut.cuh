@@ -178,37 +178,12 @@ struct ClusterShared {
   alignas(16) int lower[kShareBins + 4];                   // pages of blocks of lower rank in this bin and those above; 0 past the last
   uint32_t taken[kWarps * kPages + kMostExtra / 32];       // a bit a page of the block's slice: taken whatever the ranking says
   uint32_t won[kWarps * kPages + kMostExtra / 32];         // and taken by it
+  alignas(16) uint32_t of_cut[kShareBins / 32];            // counts of each warp's bins
   Cut cut;
   int sent;                                                // candidates of this block
   int before;                                              // pages taken by blocks of lower rank
   int sure[kCluster];                                      // pages of each block that no ranking decides
 };
-
-// Volatile, so that all of a warp's are asked for, whether they count or not, before the first is waited for.
-__device__ __forceinline__ uint4 load_bins(const uint16_t* p) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(ptx::shared_address(p)) : "memory");
-  return v;
-}
-
-// Counts of the eight bins from 248 - 8 l, summed over the first `ranks` blocks; counts[i] becomes that of the bin and those above it.
-// One warp; true sums need 17 bits at most, for a row has fewer than 65536 competing pages.
-template <int kCluster>
-__device__ __forceinline__ void sum_bins(const uint16_t (*histograms)[kShareBins], int ranks, int (&upto)[8]) {
-  const int lane = threadIdx.x % 32, first = kShareBins - 8 - 8 * lane;
-  uint32_t all[4] = {};  // two 16-bit counts a word
-#pragma unroll 8
-  for (int r = 0; r < kCluster; ++r) {
-    const uint4 c = load_bins(&histograms[r][first]);
-    const uint32_t counts = r < ranks ? 0xffffffffu : 0u;
-    all[0] += c.x & counts, all[1] += c.y & counts, all[2] += c.z & counts, all[3] += c.w & counts;
-  }
-#pragma unroll
-  for (int i = 7; i >= 0; --i) upto[i] = static_cast<int>(all[i / 2] >> 16 * (i % 2) & 0xffff) + (i < 7 ? upto[i + 1] : 0);
-  const int before = reduce::warp_exclusive_scan(upto[0]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) upto[i] += before;
-}
 
 // Sends a block's histogram to all blocks. A constant number of turns: the compiler would unroll a loop from the thread's number four
 // times.
@@ -228,36 +203,38 @@ __device__ __forceinline__ void send_histogram(const uint32_t* histogram, const 
   }
 }
 
-// Finds the cut from the counts of all blocks; one warp.
-__device__ __forceinline__ void find_cut(const int (&upto)[8], int need, Cut& cut) {
-  const int lane = threadIdx.x % 32;
-  int before = __shfl_up_sync(reduce::kFullWarp, upto[0], 1);
-  if (lane == 0) before = 0;
-  if (before >= need || upto[0] < need) return;
-  int bins = 0, above = before, in = upto[7] - before;
-#pragma unroll
-  for (int i = 7; i > 0; --i)
-    if (upto[i] < need) ++bins, above = upto[i], in = upto[i - 1] - upto[i];
-  cut = Cut{kShareBins - 1 - 8 * lane - bins, need - above, in};
-}
-
-// The first two warps: warp 0 finds the cut, and announces its candidates where there are no more than `most`; warp 1 finds what blocks of
-// lower rank count.
+// Finds the cut, announces its candidates where there are no more than `most`, and finds what blocks of lower rank count; a bin a thread. All
+// threads, which meet once; what is found is seen behind another barrier. Counts fit 16 bits: a row has fewer than 65536 competing pages.
 template <int kCluster, class Memory>
-__device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[kShareBins], uint64_t* candidates, int rank, int left, int most) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int upto[8];
-  sum_bins<kCluster>(histograms, warp == 0 ? kCluster : rank, upto);
-  if (warp == 0) {
-    find_cut(upto, left, sm.cut);
-    __syncwarp();
-    // The other blocks' candidates may have landed already; the phase ends when all have.
-    if (lane == 0 && sm.cut.in_bin > sm.cut.left && sm.cut.in_bin <= most) mbarrier_expect(candidates, 8 * sm.cut.in_bin);
-  } else {
-    int4* const to = reinterpret_cast<int4*>(&sm.lower[kShareBins - 8 - 8 * lane]);
-    to[0] = make_int4(upto[0], upto[1], upto[2], upto[3]);
-    to[1] = make_int4(upto[4], upto[5], upto[6], upto[7]);
-    if (lane == 0) sm.lower[kShareBins] = 0;
+__device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[kShareBins], uint64_t* candidates, int rank, int need, int most) {
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, bin = kShareBins - 1 - tid;  // from the best down
+  uint32_t in = 0, upto = 0;  // all blocks' pages, and those of lower rank in the upper half: of the bin; of it and those above
+  if (tid < kShareBins) {
+#pragma unroll
+    for (int r = 0; r < kCluster; ++r) {
+      const uint32_t count = histograms[r][bin];
+      in += r < rank ? count * 0x10001u : count;
+    }
+    upto = in;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(reduce::kFullWarp, upto, step);
+      upto += lane >= step ? other : 0u;
+    }
+    if (lane == 31) sm.of_cut[warp] = upto;
+  }
+  __syncthreads();
+  if (tid < kShareBins) {
+#pragma unroll
+    for (int w = 0; w < kShareBins / 32 - 1; ++w) upto += w < warp ? sm.of_cut[w] : 0u;
+    sm.lower[bin] = upto >> 16;
+    if (tid == 0) sm.lower[kShareBins] = 0;
+    const int count = in & 0xffff, before = (upto & 0xffff) - count;
+    if (before < need && before + count >= need) {
+      sm.cut = Cut{bin, need - before, count};
+      // The other blocks' candidates may have landed already; the phase ends when all have.
+      if (count > need - before && count <= most) mbarrier_expect(candidates, 8 * count);
+    }
   }
 }
 
@@ -265,10 +242,8 @@ __device__ __forceinline__ void cut_of(Memory& sm, const uint16_t (*histograms)[
 template <int kCluster, class Memory>
 __device__ __forceinline__ void cut_by(Memory& sm, const uint16_t (*histograms)[kShareBins], uint32_t landed, uint64_t* candidates, int rank,
                                        int left, int most) {
-  if (threadIdx.x / 32 < 2) {
-    ptx::wait_cluster_barrier(landed, 0);
-    cut_of<kCluster>(sm, histograms, candidates, rank, left, most);
-  }
+  if (threadIdx.x < kShareBins) ptx::wait_cluster_barrier(landed, 0);
+  cut_of<kCluster>(sm, histograms, candidates, rank, left, most);
   __syncthreads();
 }
 
@@ -583,28 +558,32 @@ __device__ __forceinline__ bool choose(Memory& sm, const Part& part, const float
   return true;
 }
 
-// Ranks the candidates of the cut, at most 64: a warp one at a time against all. Winners are taken where they are this block's, and counted
-// where they lie below it.
+constexpr int kFewRanked = 64;
+
+// Ranks the candidates of the cut, at most kFewRanked: a warp some of them, each against all, two a lane. Winners are taken where they are
+// this block's, and counted where they lie below it.
 template <int kWarps, class Memory>
 __device__ __forceinline__ void rank_few(Memory& sm, const Part& part, const Cut& cut) {
+  constexpr int kOfWarp = kFewRanked / kWarps;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const auto key_of = [&](int i) {
-    const uint2 c = sm.candidates[i];
+  const auto key_of = [&](int i) {  // the better one is the larger
+    uint2 c = make_uint2(0, ~0u);
+    if (i < cut.in_bin) c = sm.candidates[i];
     return static_cast<uint64_t>(c.x) << 32 | ~c.y;
   };
-  const uint64_t first = lane < cut.in_bin ? key_of(lane) : 0, second = lane + 32 < cut.in_bin ? key_of(lane + 32) : 0;
-  int lower = 0;
-#pragma unroll 1
-  for (int i = warp; i < cut.in_bin; i += kWarps) {
-    const uint64_t mine = __shfl_sync(reduce::kFullWarp, i < 32 ? first : second, i % 32);
-    const int better = __popc(__ballot_sync(reduce::kFullWarp, first > mine)) + __popc(__ballot_sync(reduce::kFullWarp, second > mine));
-    const int at = static_cast<int>(~static_cast<uint32_t>(mine)) - part.begin;
-    if (better < cut.left) {
-      lower += at < 0;
-      if (lane == 0 && at >= 0 && at < part.end - part.begin) atomicOr(&sm.taken[at / 32], 1u << at % 32);
-    }
+  const uint64_t first = key_of(lane), second = key_of(lane + 32), ranked = lane < kOfWarp ? key_of(warp + lane * kWarps) : 0;
+  int better = 0;  // than this lane's
+#pragma unroll
+  for (int i = 0; i < kOfWarp; ++i) {
+    const uint64_t one = key_of(warp + i * kWarps);
+    const int n = __popc(__ballot_sync(reduce::kFullWarp, first > one)) + __popc(__ballot_sync(reduce::kFullWarp, second > one));
+    if (lane == i) better = n;
   }
-  if (lane == 0 && lower != 0) atomicAdd(&sm.before, lower);
+  const int at = static_cast<int>(~static_cast<uint32_t>(ranked)) - part.begin;
+  const bool wins = ranked != 0 && better < cut.left;
+  if (wins && at >= 0 && at < part.end - part.begin) atomicOr(&sm.taken[at / 32], 1u << at % 32);
+  const uint32_t lower = __ballot_sync(reduce::kFullWarp, wins && at < 0);
+  if (lane == 0 && lower != 0) atomicAdd(&sm.before, __popc(lower));
 }
 
 // Writes the taken pages of this block, behind a barrier of the block: a thread has a word of 32 pages.
@@ -620,8 +599,11 @@ __device__ __forceinline__ void write_words(const Memory& sm, const Part& part, 
   for (; word != 0; word &= word - 1) out(position++, part.begin + 32 * tid + __ffs(word) - 1);
 }
 
+// Words of shared memory that choose_quads needs: values and candidates of the block.
+__host__ __device__ constexpr int quads_words(int threads, int quads) { return 4 * quads * threads + 2 * kMostCandidates; }
+
 // The same choice of values in registers, four adjacent pages a thread and turn: value[4 q + i] is that of page begin + 4 (q kThreads + tid) +
-// i; 0 where it does not compete. sm.taken is zeroed. `values` is this block's, [4 kQuads kThreads], and free.
+// i; 0 where it does not compete. sm.taken is zeroed. `values` is this block's, with room for quads_words.
 template <int HEADS, int kThreads, int kCluster, int kQuads, bool kCounted, class Memory, class Out>
 __device__ __forceinline__ bool choose_quads(Memory& sm, const Part& part, const float (&value)[4 * kQuads], float* values, Out& out) {
   constexpr int kWarps = kThreads / 32;
@@ -631,17 +613,18 @@ __device__ __forceinline__ bool choose_quads(Memory& sm, const Part& part, const
   if constexpr (!kCounted) {
     __syncthreads();
     send_histogram<kThreads, kCluster>(sm.histogram, sm.histograms[part.rank], counts_in);
-    cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
   }
+  float* const mine = values + 4 * tid;  // [kQuads], 4 kThreads apart; while counts are on their way
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q)
+    *reinterpret_cast<float4*>(mine + q * 4 * kThreads) = make_float4(value[4 * q], value[4 * q + 1], value[4 * q + 2], value[4 * q + 3]);
+  if constexpr (!kCounted) cut_by<kCluster>(sm, sm.histograms, counts_in, part.candidates, part.rank, part.need, kFewCandidates);
   Cut cut = sm.cut;
   if (cut.bin <= 0) return false;
   int lower_above = sm.lower[cut.bin + 1], lower_in_bin = sm.lower[cut.bin] - lower_above;
   bool whole = cut.in_bin == cut.left;  // the whole bin is taken: nothing to rank
   float least = bin_begin<HEADS>(cut.bin), above = bin_begin<HEADS>(cut.bin + 1);
   if (!whole && cut.in_bin > kFewCandidates) {
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q)
-      *reinterpret_cast<float4*>(&values[4 * (q * kThreads + tid)]) = make_float4(value[4 * q], value[4 * q + 1], value[4 * q + 2], value[4 * q + 3]);
     cut_bin_call<kThreads, kCluster>(sm, values + tid, part.turns, ptx::shared_address(part.bin), part.candidates, part.rank, least, above, cut.left);
     const uint32_t from = __float_as_uint(least);
     const int step = part_step(least, above);
@@ -655,18 +638,19 @@ __device__ __forceinline__ bool choose_quads(Memory& sm, const Part& part, const
     if (!whole && cut.in_bin > kMostCandidates) return false;
   }
   const float sure = whole ? least : above;
-  uint2* const own = reinterpret_cast<uint2*>(values);  // candidates of this block
-  float top = value[0];
+  uint2* const own = reinterpret_cast<uint2*>(values + 4 * kQuads * kThreads);  // candidates of this block
+  uint32_t hits = 0;
 #pragma unroll
-  for (int i = 1; i < 4 * kQuads; ++i) top = fmaxf(top, value[i]);
-  if (top >= least) {  // of few threads
-#pragma unroll
-    for (int i = 0; i < 4 * kQuads; ++i) {
-      if (value[i] >= sure)
-        atomicOr(&sm.taken[i / 4 * kThreads / 8 + tid / 8], 1u << (tid % 8 * 4 + i % 4));
-      else if (value[i] >= least)
-        own[atomicAdd(&sm.sent, 1)] = make_uint2(__float_as_uint(value[i]), part.begin + 4 * (i / 4 * kThreads + tid) + i % 4);
-    }
+  for (int i = 0; i < 4 * kQuads; ++i) hits |= value[i] >= least ? 1u << i : 0u;
+#pragma unroll 1
+  for (; hits != 0; hits &= hits - 1) {  // of few threads
+    const int i = __ffs(hits) - 1, of = i / 4 * (4 * kThreads) + i % 4;
+    const float v = mine[of];
+    const uint32_t at = 4 * tid + of;
+    if (v >= sure)
+      atomicOr(&sm.taken[at / 32], 1u << at % 32);
+    else
+      own[atomicAdd(&sm.sent, 1)] = make_uint2(__float_as_uint(v), part.begin + at);
   }
 #pragma unroll 1
   for (int at = tid; at < min(part.end, part.sinks) - part.begin; at += kThreads) atomicOr(&sm.taken[at / 32], 1u << at % 32);
@@ -683,7 +667,7 @@ __device__ __forceinline__ bool choose_quads(Memory& sm, const Part& part, const
                        ptx::map_to_rank(candidates_in, to));
     }
     ptx::wait_cluster_barrier(candidates_in, 0);
-    if (cut.in_bin <= 64)
+    if (cut.in_bin <= kFewRanked)
       rank_few<kWarps>(sm, part, cut);
     else
       rank_candidates<kThreads>(sm, part, cut, sm.taken, [](int, int) {});

@@ -17,10 +17,13 @@ __device__ __forceinline__ float2 load_part(const float2* p) {
   return v;
 }
 
-// The parts of one row, a warp's. sum() is {-shift, 2^-26 / sum of 2^(s log2(e) - shift)}, NaN where the row has no masses or they tell
-// too little.
-struct RowParts {
-  static constexpr int kLoads = reduce::kMassParts / 32;
+// Keeps the order of floats among integers; its own inverse.
+__device__ __forceinline__ int ordered(int bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
+
+// The parts of one row, a warp's: all of them, or those that a usual launch of page_score writes.
+template <bool kAll>
+struct MassParts {
+  static constexpr int kLoads = kAll ? reduce::kMassParts / 32 : 5;
   static_assert(reduce::kMassParts % 32 == 0, "a lane has as many parts as another");
   float2 part[kLoads];
 
@@ -28,54 +31,66 @@ struct RowParts {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
   }
-  // Parts that a usual launch of page_score writes.
-  static constexpr int kUsual = 5;
-  __device__ __forceinline__ void load_usual(const float2* row) {
+  // The largest shift of the parts that have a sum.
+  __device__ __forceinline__ float top() {
+    int top = static_cast<int>(0x80000000u);
 #pragma unroll
-    for (int i = 0; i < kUsual; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
+    for (int i = 0; i < kLoads; ++i) {
+      if (part[i].y == 0.0f) part[i].x = -reduce::kInfinity;
+      top = max(top, ordered(__float_as_int(part[i].x)));
+    }
+    return __int_as_float(ordered(__reduce_max_sync(reduce::kFullWarp, top)));
   }
-  __device__ __forceinline__ float2 sum() const {
-    float top = -reduce::kInfinity, all = 0.0f, shift[kLoads];
+  // 2^-26 / the row's sum of 2^(s log2(e) - top), NaN where the row has no masses or they tell too little. Where a lane has but the usual parts,
+  // the others are loaded unless the last one says that there are none.
+  __device__ __forceinline__ float unit(float top, const float2* row) const {
+    float all = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) shift[i] = part[i].y != 0.0f ? part[i].x : -reduce::kInfinity, top = fmaxf(top, shift[i]);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(reduce::kFullWarp, top, step));
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) all = fmaf(part[i].y, exp2_approx(shift[i] - top), all);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(reduce::kFullWarp, all, step);
-    return head_of(top, all);
-  }
-  // The same from the usual parts, and from the others of the row unless the last of the first says that there are none.
-  __device__ __forceinline__ float2 sum_usual(const float2* row) const {
-    float top = -1e30f, all = 0.0f, shift[kUsual];  // of this lane, then of the warp; a finite floor, so that no inf - inf arises
-#pragma unroll
-    for (int i = 0; i < kUsual; ++i) shift[i] = part[i].y != 0.0f ? part[i].x : -reduce::kInfinity, top = fmaxf(top, shift[i]);
-#pragma unroll
-    for (int i = 0; i < kUsual; ++i) all = fmaf(part[i].y, exp2_approx(shift[i] - top), all);
-    if (__builtin_expect(__shfl_sync(reduce::kFullWarp, part[kUsual - 1].x, 31) != -reduce::kInfinity, false)) {
+    for (int i = 0; i < kLoads; ++i) all = fmaf(part[i].y, exp2_approx(part[i].x - top), all);
+    if constexpr (!kAll) {
+      if (__builtin_expect(__shfl_sync(reduce::kFullWarp, part[kLoads - 1].x, 31) != -reduce::kInfinity, false)) {
 #pragma unroll 1
-      for (int i = kUsual; i < kLoads; ++i) {
-        const float2 more = load_part(row + 32 * i + threadIdx.x % 32);
-        const float of = more.y != 0.0f ? more.x : -reduce::kInfinity, higher = fmaxf(top, of);
-        all = fmaf(more.y, exp2_approx(of - higher), all * exp2_approx(top - higher)), top = higher;
+        for (int i = kLoads; i < reduce::kMassParts / 32; ++i) {
+          const float2 more = load_part(row + 32 * i + threadIdx.x % 32);
+          if (more.y != 0.0f) all = fmaf(more.y, exp2_approx(more.x - top), all);
+        }
       }
     }
-    float highest = top;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(reduce::kFullWarp, highest, step));
-    all *= exp2_approx(top - highest);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(reduce::kFullWarp, all, step);
-    return head_of(highest, all);
-  }
-
- private:
-  __device__ __forceinline__ static float2 head_of(float top, float all) {
     const bool tells = all >= 0.5f && all <= kLargestMass;
-    return make_float2(-top, tells ? kShareUnit * rcp_approx(all) : __int_as_float(0x7fffffff));
+    return tells ? kShareUnit * rcp_approx(all) : __int_as_float(0x7fffffff);
+  }
+  // {-top, unit}
+  __device__ __forceinline__ float2 sum(const float2* row = nullptr) {
+    const float most = top();
+    return make_float2(-most, unit(most, row));
   }
 };
+
+// All parts of a row, or the usual ones first.
+struct RowParts : MassParts<true> {
+  __device__ __forceinline__ void load_usual(const float2* row) {
+#pragma unroll
+    for (int i = 0; i < MassParts<false>::kLoads; ++i) part[i] = load_part(row + 32 * i + threadIdx.x % 32);
+  }
+  __device__ __forceinline__ float2 sum_usual(const float2* row) const {
+    MassParts<false> usual;
+#pragma unroll
+    for (int i = 0; i < MassParts<false>::kLoads; ++i) usual.part[i] = part[i];
+    return usual.sum(row);
+  }
+};
+
+// 2^(s log2(e) - top) of four scores, in their place, and what they add to the sums of shares.
+__device__ __forceinline__ void exponentials(float4& s, float minus_top) {
+  s.x = exp2_approx(fmaf(s.x, kLog2E, minus_top)), s.y = exp2_approx(fmaf(s.y, kLog2E, minus_top));
+  s.z = exp2_approx(fmaf(s.z, kLog2E, minus_top)), s.w = exp2_approx(fmaf(s.w, kLog2E, minus_top));
+}
+
+__device__ __forceinline__ void add_shares(float (&sum)[4], const float4& e, float unit) {
+  sum[0] = fmaf(e.x, unit, sum[0]), sum[1] = fmaf(e.y, unit, sum[1]), sum[2] = fmaf(e.z, unit, sum[2]), sum[3] = fmaf(e.w, unit, sum[3]);
+}
 
 // A thread's pages on their way: kAhead turns of [HEADS][kThreads] scores in shared memory, each warp copying those of its own 32 pages.
 template <int HEADS, int kThreads, int kAhead>
@@ -240,7 +255,7 @@ __device__ __forceinline__ bool select_by_quads(const PageSelectArgs& args, Memo
   using namespace select;
   constexpr int kWarps = kThreads / 32, kRowsOfWarp = (HEADS + kWarps - 1) / kWarps, kTurn = 4 * kThreads;
   __shared__ __align__(8) uint64_t barriers[3];
-  __shared__ float2 heads[HEADS];
+  __shared__ float tops[HEADS], units[HEADS];
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   Part part;
   part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
@@ -270,14 +285,28 @@ __device__ __forceinline__ bool select_by_quads(const PageSelectArgs& args, Memo
   part.end = min(limit, pages), part.pages = pages;
   part.turns = (part.end - part.begin + kThreads - 1) / kThreads;
   bool tells = pages > args.slots && part.need > 0 && part.recent - part.sinks < 65536;
+  float top[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
-      const float2 head = rows[i].sum();
-      tells = tells && head.y == head.y;
-      if (lane == 0) heads[warp + i * kWarps] = head;
+      top[i] = rows[i].top();
+      if (lane == 0) tops[warp + i * kWarps] = -top[i];
     }
   }
+  __syncthreads();
+  // Exponentials of all scores need no sum: they are under way beside it.
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (warp + i * kWarps < HEADS) {
+      const float unit = rows[i].unit(top[i], nullptr);
+      tells = tells && unit == unit;
+      if (lane == 0) units[warp + i * kWarps] = unit;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < HEADS; ++h)
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) exponentials(score[q][h], tops[h]);
   if (!__syncthreads_and(tells)) {
     ptx::cluster_wait<kCluster>();
     return false;
@@ -285,18 +314,11 @@ __device__ __forceinline__ bool select_by_quads(const PageSelectArgs& args, Memo
   const int stop = min(part.end, part.recent);
   float value[4 * kQuads];
 #pragma unroll
-  for (int h = 0; h < HEADS; ++h) {
-    const float2 head = heads[h];
+  for (int i = 0; i < 4 * kQuads; ++i) value[i] = 0.0f;
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const float s[4] = {score[q][h].x, score[q][h].y, score[q][h].z, score[q][h].w};
+  for (int h = 0; h < HEADS; ++h)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float share = exp2_approx(fmaf(s[i], kLog2E, head.x));
-        value[4 * q + i] = h == 0 ? share * head.y : fmaf(share, head.y, value[4 * q + i]);
-      }
-    }
-  }
+    for (int q = 0; q < kQuads; ++q) add_shares(reinterpret_cast<float(&)[4]>(value[4 * q]), score[q][h], units[h]);
   if (page < part.sinks || page + (kQuads - 1) * kTurn + 4 > stop)
 #pragma unroll
     for (int i = 0; i < 4 * kQuads; ++i) {

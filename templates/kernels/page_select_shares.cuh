@@ -11,6 +11,7 @@ namespace kvloom {
 namespace select {
 
 constexpr int kShareSlots = 512;  // of a list that is chosen so
+constexpr int kShareQuads = 2;  // turns of four pages whose values a thread of the second launch holds
 constexpr int kMostRanks = 16;  // counts have room for so many blocks a list, so that they lie in one place for every kernel
 
 // What the first launch leaves for the second, behind the keys of the radix kernel. One request.
@@ -80,7 +81,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   constexpr int kHeads = (HEADS + kSplit - 1) / kSplit, kLanes = 32 / kSplit, kPages = 4 / kSplit, kTurn = kThreads / kSplit * 4;
   static_assert(kThreads >= kShareBins && (kSplit == 1 || kSplit == 2 || kSplit == 4), "a thread has a bin; a part of a warp has pages");
   __shared__ uint32_t counts[kShareBins];
-  __shared__ float2 heads[kHeads * kSplit];
+  __shared__ float tops[kHeads * kSplit], units[kHeads * kSplit];
   if (args.masses == nullptr || args.batch != 1) {
     ptx::wait_for_dependencies();  // all the same: the second launch waits for this one alone, and reads the scores itself
     return;
@@ -99,27 +100,39 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   if (tid < kShareBins) counts[tid] = 0;
   const int length = load_length(args.seq_lens);  // lengths stand since before the layer's first launch
   ptx::wait_for_dependencies();  // the scores and masses
-  RowParts rows[kRowsOfWarp];
+  MassParts<false> rows[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i)
-    if (warp + i * kWarps < HEADS) rows[i].load_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
+    if (warp + i * kWarps < HEADS) rows[i].load(masses + (warp + i * kWarps) * reduce::kMassParts);
   float4 held[1][kHeads];
   const int offset = 4 * (warp * kLanes + lane % kLanes);
   int page = begin + offset;
   load_quads<kMinusInfinity>(held, scores, stride, 0, page, limit, aligned, HEADS % kHeads == 0 ? kHeads : live);
-  bool tells = true;
+  float top[kRowsOfWarp];
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     if (warp + i * kWarps < HEADS) {
-      const float2 head = rows[i].sum_usual(masses + (warp + i * kWarps) * reduce::kMassParts);
-      tells = tells && head.y == head.y;
-      if (lane == 0) heads[warp + i * kWarps] = head;
+      top[i] = rows[i].top();
+      if (lane == 0) tops[warp + i * kWarps] = -top[i];
     }
   }
-  if (HEADS < kHeads * kSplit && tid < kHeads * kSplit - HEADS) heads[HEADS + tid] = make_float2(0.0f, 0.0f);
+  if (HEADS < kHeads * kSplit && tid < kHeads * kSplit - HEADS) tops[HEADS + tid] = units[HEADS + tid] = 0.0f;
   Part part;
   part.begin = begin;
-  const bool made = __syncthreads_and(tells && row.describe(args, length, kCluster, part));
+  bool tells = row.describe(args, length, kCluster, part);
+  __syncthreads();
+  // Exponentials of all scores need no sum: they are under way beside it.
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    if (warp + i * kWarps < HEADS) {
+      const float unit = rows[i].unit(top[i], masses + (warp + i * kWarps) * reduce::kMassParts);
+      tells = tells && unit == unit;
+      if (lane == 0) units[warp + i * kWarps] = unit;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) exponentials(held[0][h], tops[group + h]);
+  const bool made = __syncthreads_and(tells);
   const Shares to(args, lists, list);
   if (of_list == 0 && tid == 0) *to.made = made;
   if (!made) return;
@@ -127,12 +140,7 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
   for (;;) {
     float v[4] = {};
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const float s[4] = {held[0][h].x, held[0][h].y, held[0][h].z, held[0][h].w};
-      const float2 head = heads[group + h];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = fmaf(exp2_approx(fmaf(s[i], kLog2E, head.x)), head.y, v[i]);
-    }
+    for (int h = 0; h < kHeads; ++h) add_shares(v, held[0][h], units[group + h]);
     int own = page;  // first of the pages that this lane ends with
 #pragma unroll
     for (int n = 2, step = 16; n >= kPages && kSplit > 1; n /= 2, step /= 2) {
@@ -160,6 +168,8 @@ __device__ __forceinline__ void page_select_shares(const PageSelectArgs& args) {
     page += kTurn;
     if (page - offset >= limit) break;
     load_quads<kMinusInfinity>(held, scores, stride, 0, page, limit, aligned, HEADS % kHeads == 0 ? kHeads : live);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) exponentials(held[0][h], tops[group + h]);
   }
   __syncthreads();
   if (tid < kShareBins / 2) {
@@ -189,7 +199,7 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
   __shared__ __align__(8) uint64_t barriers[3];
   static_assert(kCapacity <= (kPages + kMostExtra / kThreads) * kThreads * kCluster, "a bit for each page of a block");
   // Four adjacent pages a thread and turn stay in registers, where those are all of the row.
-  constexpr int kQuads = Out::kEarly ? 0 : 2;
+  constexpr int kQuads = Out::kEarly ? 0 : kShareQuads;
   float* const values = own + threadIdx.x;  // [turns, kThreads]
   const int tid = threadIdx.x;
   part.rank = ptx::cluster_rank<kCluster>(), part.counts = &barriers[0], part.candidates = &barriers[1], part.bin = &barriers[2];
@@ -236,7 +246,7 @@ __device__ __forceinline__ bool select_by_shares(const PageSelectArgs& args, Mem
   __syncthreads();
   ptx::cluster_arrive<kCluster>();  // this block has read the counts
   part.histograms = counts;
-  if (tid / 32 < 2) cut_of<kCluster>(sm, counts, part.candidates, part.rank, part.need, kFewCandidates);
+  cut_of<kCluster>(sm, counts, part.candidates, part.rank, part.need, kFewCandidates);
   if (quads) {
     ptx::wait_copies<0>();  // the caller's
     __syncthreads();
@@ -282,6 +292,7 @@ __device__ __forceinline__ void page_select_from_shares(const PageSelectArgs& ar
   Memory& sm = *reinterpret_cast<Memory*>(buffer);
   constexpr int kExchange = (sizeof(Memory) + 15) / 16 * 4;
   static_assert(kCapacity / kCluster <= kBufferWords - kExchange, "values lie behind what the blocks exchange");
+  static_assert(select::quads_words(kThreads, select::kShareQuads) <= kCapacity / kCluster, "room of a longer row's values holds candidates too");
   float* const own = reinterpret_cast<float*>(buffer + kExchange);
   if (select_by_shares<PAGE, kThreads, kCluster, kCapacity, kDependent, kPages, HEADS>(args, sm, own, sm.histograms, part, out)) {
     write_count<kCluster>(args);

@@ -13,7 +13,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , false  // SOFTCAP
       , 16  // kWarps
       , 16  // kCluster
-      , 10592  // kBufferWords
+      , 10624  // kBufferWords
       , 2  // kPages
       , 4  // kVec
       , 2  // kTurns

@@ -13,7 +13,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , false  // SOFTCAP
       , 16  // kWarps
       , 16  // kCluster
-      , 7392  // kBufferWords
+      , 7424  // kBufferWords
       , 2  // kPages
       , 2  // kVec
       , 1  // kTurns

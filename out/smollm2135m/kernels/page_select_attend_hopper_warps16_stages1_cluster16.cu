@@ -15,7 +15,7 @@ page_select_attend(const __grid_constant__ kvloom::PageSelectAttendArgs args) {
       , 1  // kStages
       , 1  // kColumns
       , 16  // kCluster
-      , 7392  // kBufferWords
+      , 7424  // kBufferWords
       , 2  // kPages
       , 1  // kAhead
       , 2  // kKnown
