@@ -31,7 +31,7 @@ struct PageSummaryArgs {
   KvCache cache;
   uint8_t* summaries;            // [block, kv head] records, byte strides below
   int32_t* built_lens;           // [batch] tokens already summarised (a multiple of the page size); written
-  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  uint32_t* workspace;           // zeroed once by the caller; its counters are left zeroed
   const void* weights;           // query-weighted bases: [kv head] factors as query_factor writes them; else not read
   const float* centre;           // 4-bit centroids: [kv head, dim] mean keys that they are stored less; null: zero. Else not read
   int64_t summary_block_stride, summary_head_stride;  // bytes, multiples of 16
@@ -41,7 +41,7 @@ struct PageSummaryArgs {
 struct KvQuantizeArgs {
   KvCache cache;
   int32_t* quantized_lens;       // [batch] tokens already quantised (a multiple of the page size); written
-  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  uint32_t* workspace;           // zeroed once by the caller; its counters are left zeroed
 };
 
 // page_score: equation 2 for complete pages, the exact log-sum-exp for the page that is still filling. Where pages share summaries
@@ -68,7 +68,7 @@ struct PageSelectArgs {
   const int32_t* seq_lens;       // [batch]
   int32_t* pages;                // [batch, list, slots]; a list is a kv head, or a query head for per_head
   int32_t* counts;               // [batch, list], dense
-  uint32_t* workspace;           // zeroed once by the caller; every launch leaves it zeroed
+  uint32_t* workspace;           // zeroed once by the caller; its counters are left zeroed
   int64_t score_batch_stride, score_head_stride;      // elements
   int64_t pages_batch_stride, pages_list_stride;      // elements
   int32_t batch, kv_heads, max_pages;
