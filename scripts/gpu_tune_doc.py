@@ -121,7 +121,7 @@ def three(out):
     for line in last.split("\n"):
         if m := re.match(r"(\S+) on (.+): (\d+) trials measured, (\d+) known, (\d+) left", line):
             model = f"{m[1]}, {int(m[3]) + int(m[4])} trials"
-        elif re.match(r"(Of \d+ choices|All \d+ choices)", line):
+        elif re.match(r"(\d+ of \d+ choices|All \d+ choices)", line):
             made += f"| {model} | {line} |\n"
     return made + "\n[The page of these runs](tuning.html) has all choices with their intervals.\n"
 
