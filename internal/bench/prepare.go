@@ -60,7 +60,8 @@ func (b *Bench) Sources(jobs []Job) (sources []render.Source, names []string, fa
 	return sources, names, faults
 }
 
-// candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, the plan's first ones.
+// candidates are what a work is measured with: the choice, then, where the job asks for a pick among several, those that the plan puts first
+// for the workload.
 func (b *Bench) candidates(j Job, p *plan.Plan, work measure.Work) ([]plan.Candidate, error) {
 	if !p.Has(work.Family()) {
 		return nil, fmt.Errorf("%s: %s has no use for it", work, j.Spec.Name)
@@ -70,12 +71,13 @@ func (b *Bench) candidates(j Job, p *plan.Plan, work measure.Work) ([]plan.Candi
 		return nil, err
 	}
 	list := []plan.Candidate{c}
-	for _, other := range p.Of(work.Family()).Candidates {
+	all := p.Of(work.Family()).Candidates
+	for _, i := range p.OrderAt(string(work), work.Family(), j.Workload) {
 		if len(list) >= b.Pick {
 			break
 		}
-		if other.ID() != c.ID() {
-			list = append(list, other)
+		if all[i].ID() != c.ID() {
+			list = append(list, all[i])
 		}
 	}
 	return list, nil
