@@ -47,8 +47,10 @@ type Rig struct {
 	// page_select is timed with stay as they are.
 	alone         ring
 	pages, counts ring
-	built         ring
-	drop          dropRig
+	// own, ownCounts are where page_select writes outside of a chain: the lists that attention and a rerank are timed with stay as they are.
+	own, ownCounts ring
+	built          ring
+	drop           dropRig
 }
 
 // ring is one allocation of equal sets.
@@ -188,7 +190,8 @@ func (r *Rig) fill(dst device.Ptr, bytes int64, pattern []byte) error {
 	return r.Stream.Synchronize()
 }
 
-// needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages.
+// needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages. Behind V lie as many blocks as
+// shifted may go beyond it.
 func (r *Rig) needPool(whole bool) error {
 	p := r.Problem
 	k := p.Batch * p.MaxPages * int64(r.Spec.Cache.PageSize) * p.KVHeads * int64(r.Spec.Attention.HeadDim) * int64(r.dtype().Size())
@@ -199,7 +202,8 @@ func (r *Rig) needPool(whole bool) error {
 	if r.pool.n >= n {
 		return nil
 	}
-	pool, err := r.newRing(2*k, n)
+	beyond := int64(r.sets(r.touchedBytes())) * r.blockBytes()
+	pool, err := r.newRing(2*k+beyond, n)
 	if err != nil {
 		return err
 	}
@@ -220,6 +224,21 @@ func (r *Rig) cache(i int) kernel.KVCache {
 		c.V = c.K + device.Ptr(r.poolV)
 	}
 	r.describeStore(&c, i)
+	return c
+}
+
+// blockBytes is what a block of K or of V takes of the pool, all KV heads.
+func (r *Rig) blockBytes() int64 {
+	return int64(r.Spec.Cache.PageSize) * r.Problem.KVHeads * int64(r.Spec.Attention.HeadDim) * int64(r.dtype().Size())
+}
+
+// shifted is the cache for work that chooses pages by scores and reads them in one launch, set i of so many. Outside of a chain all launches
+// choose the same pages, by the one buffer of scores: so that these come from memory each time, as in a decoding step, where each layer
+// has a cache of its own, set i lies i blocks further on in the pool.
+func (r *Rig) shifted(i, sets int) kernel.KVCache {
+	c := r.cache(i)
+	c.K += device.Ptr(int64(i%sets) * r.blockBytes())
+	c.V += device.Ptr(int64(i%sets) * r.blockBytes())
 	return c
 }
 

@@ -169,6 +169,23 @@ func (r *Rig) needLists() error {
 	return nil
 }
 
+// needOwn makes where lists are written outside of a chain, of candidates where the model reranks.
+func (r *Rig) needOwn() error {
+	if r.own.n > 0 {
+		return nil
+	}
+	pages, counts := r.pages.each, r.counts.each
+	if r.reranks() {
+		pages, counts = r.wide.each, r.wideCounts.each
+	}
+	var err error
+	if r.own, err = r.newRing(pages, 1); err != nil {
+		return err
+	}
+	r.ownCounts, err = r.newRing(counts, 1)
+	return err
+}
+
 func (r *Rig) choice(pages, k, slots int) []int32 {
 	picked := map[int32]bool{0: true, int32(pages - 1): true}
 	for len(picked) < k {

@@ -102,8 +102,16 @@ func (r *Rig) selectStep(fn device.Function, l *device.Launch, ws device.Ptr) (*
 		keep = specs.Keep{SinkPages: r.Spec.SinkGroups(), RecentPages: r.Spec.RecentGroups()}
 		pages, counts = &r.wide, &r.wideCounts
 	}
-	return &Step{Sets: r.scores.n, launch: func(i int) error {
-		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), Masses: r.massesAt(i), SeqLens: r.lens, Pages: pages.at(i), Counts: counts.at(i), Workspace: ws,
+	if err := r.needOwn(); err != nil {
+		return nil, err
+	}
+	chained := new(bool)
+	return &Step{Sets: r.scores.n, chained: chained, launch: func(i int) error {
+		into, counted := r.own.at(i), r.ownCounts.at(i)
+		if *chained {
+			into, counted = pages.at(i), counts.at(i)
+		}
+		args[0] = kernel.PageSelectArgs{Scores: r.scores.at(i), Masses: r.massesAt(i), SeqLens: r.lens, Pages: into, Counts: counted, Workspace: ws,
 			ScoreBatchStride: p.QHeads * r.groups(), ScoreHeadStride: r.groups(),
 			PagesBatchStride: p.Lists * p.Slots, PagesListStride: p.Slots,
 			Batch: int32(p.Batch), KVHeads: int32(p.KVHeads), MaxPages: int32(r.groups()), Slots: int32(p.Slots),

@@ -84,10 +84,17 @@ func (r *Rig) selectRerankStep(fn device.Function, l *device.Launch, ws device.P
 	if err := r.needRerank(); err != nil {
 		return nil, err
 	}
+	if err := r.needOwn(); err != nil {
+		return nil, err
+	}
 	args := make([]kernel.PageSelectRerankAttendArgs, 1)
-	return &Step{Sets: max(r.scores.n, r.wide.n), launch: func(i int) error {
+	chained := new(bool)
+	return &Step{Sets: max(r.scores.n, r.wide.n), chained: chained, launch: func(i int) error {
 		b := r.rerankAttendArgs(i)
 		a := &b.Rerank
+		if !*chained {
+			a.Cache, a.Candidates, a.CandidateCounts = r.shifted(i, r.wide.n), r.own.at(i), r.ownCounts.at(i)
+		}
 		args[0] = kernel.PageSelectRerankAttendArgs{Both: b, Select: kernel.PageSelectArgs{Scores: a.Scores, Masses: a.Masses, SeqLens: r.lens,
 			Pages: a.Candidates, Counts: a.CandidateCounts, Workspace: ws, ScoreBatchStride: a.ScoreBatchStride, ScoreHeadStride: a.ScoreHeadStride,
 			PagesBatchStride: a.CandidatesBatchStride, PagesListStride: a.CandidatesListStride, Batch: a.Cache.Batch, KVHeads: a.Cache.KVHeads,
