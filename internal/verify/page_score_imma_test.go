@@ -98,7 +98,8 @@ func TestPageScoreImmaOnSimulator(t *testing.T) {
 			s := immaSpec(tc.dim, tc.page, tc.rank, tc.bits, tc.group, tc.kvs, tc.dtype)
 			list := plan.ForFamily(plan.PageScore, s, plan.Targets["sm_90a"]).Candidates
 			first := slices.IndexFunc(list, func(c plan.Candidate) bool { return c.Kernel == "kvloom::page_score_imma" })
-			if first < 0 || first > 0 && tc.rank > 1 { // of rank 1 another form is the default
+			direct := tc.rank == 16 || tc.bits == 8 && tc.group <= 4
+			if first < 0 || (first > 0) != (tc.rank == 1 || direct) { // of rank 1 and there another form is the default
 				t.Fatalf("%s: the default is %s", tc.reason, list[0].ID())
 			}
 			checkImma(t, s, list[first], tc.sms, tc.schedule, tc.reason, strings.Split(tc.cases, ","))
