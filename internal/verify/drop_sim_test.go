@@ -100,7 +100,10 @@ func noSpills(t *testing.T, f plan.Family, shapes []dropShape) {
 	}
 }
 
-func TestDropScoreOnSimulator(t *testing.T) { onDropShapes(t, plan.DropScore, dropShapes) }
+func TestDropScoreOnSimulator(t *testing.T) {
+	t.Parallel()
+	onDropShapes(t, plan.DropScore, dropShapes)
+}
 
 // TestDropScoreHeldOnSimulator gives a head one block and few scores to hold, so that short prompts fill the buffer as long ones do.
 func TestDropScoreHeldOnSimulator(t *testing.T) {
@@ -130,6 +133,7 @@ var manyHeads = dropShape{"16 heads", "one part of the workspace for four cluste
 }, []string{"33 pages"}}
 
 func TestDropObserveOnSimulator(t *testing.T) {
+	t.Parallel()
 	onDropShapes(t, plan.DropObserve, append(slices.Clone(dropShapes), manyHeads))
 }
 
@@ -149,6 +153,7 @@ func fusedCandidates(s *specs.Spec) []plan.Candidate {
 }
 
 func TestDropObserveScoreOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, d := range fusedShapes {
 		t.Run(d.name, func(t *testing.T) { onSimulator(t, d.spec(), d.reason, fusedCandidates(d.spec()), d.cases) })
 	}
@@ -179,16 +184,21 @@ var valueShapes = []dropShape{
 func TestDropPoolOnSimulator(t *testing.T) { onDropShapes(t, plan.DropPool, valueShapes) }
 
 func TestDropSelectOnSimulator(t *testing.T) {
+	t.Parallel()
 	onDropShapes(t, plan.DropSelect, append(valueShapes[:2:2], dropShape{"streaming", "no values", 64, 16, 4, 8, "bf16", "streaming", nil, nil}))
 }
 
 func TestDropPoolSelectOnSimulator(t *testing.T) {
+	t.Parallel()
 	average, widest := valueShapes[1], valueShapes[3]
 	average.cases, widest.cases = []string{"random", "not finite", "negative"}, []string{"random", "steps", "replayed at other lengths"}
 	onDropShapes(t, plan.DropPoolSelect, []dropShape{valueShapes[0], average, widest})
 }
 
-func TestDropAllotOnSimulator(t *testing.T) { onDropShapes(t, plan.DropAllot, valueShapes[:2]) }
+func TestDropAllotOnSimulator(t *testing.T) {
+	t.Parallel()
+	onDropShapes(t, plan.DropAllot, valueShapes[:2])
+}
 
 func TestDropCompactOnSimulator(t *testing.T) {
 	onDropShapes(t, plan.DropCompact, []dropShape{dropShapes[0],
@@ -200,6 +210,7 @@ func TestDropCompactOnSimulator(t *testing.T) {
 // TestDropSanitized runs every family under the simulator's sanitizer, warps in random order: no races, nothing read before it is
 // written.
 func TestDropSanitized(t *testing.T) {
+	t.Parallel()
 	dev, err := sim.New(sim.Config{Sanitize: true, Schedule: "random:7"})
 	if err != nil {
 		t.Fatal(err)

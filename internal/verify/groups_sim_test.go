@@ -12,6 +12,7 @@ import (
 // TestGroupsOnSimulator runs what summaries of several pages go through: their build, scores of groups by each kind of kernel, and reranks of
 // the groups' pages; over shapes that differ in pages a group, ranks, combine rules and bases.
 func TestGroupsOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		reason                string
 		dim, page, pages      int

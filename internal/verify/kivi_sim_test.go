@@ -33,6 +33,7 @@ var kiviShapes = []struct {
 
 // TestKiviAttendOnSimulator runs the defaults of both forms of page_attend over quantised caches, dense and over page lists.
 func TestKiviAttendOnSimulator(t *testing.T) {
+	t.Parallel()
 	corners := []string{"no pages", "mixed lengths", "holes", "head lengths", "wide logits", "around the splits", "fewer live requests"}
 	for _, tc := range kiviShapes {
 		t.Run(tc.name, func(t *testing.T) {
@@ -48,6 +49,7 @@ func TestKiviAttendOnSimulator(t *testing.T) {
 
 // TestKVQuantizeOnSimulator quantises pages of every shape, once with the keys written back.
 func TestKVQuantizeOnSimulator(t *testing.T) {
+	t.Parallel()
 	corners := []string{"no pages", "mixed lengths", "holes", "extreme keys", "degenerate pages", "pages filled while decoding", notFinite}
 	for i, tc := range kiviShapes {
 		t.Run(tc.name, func(t *testing.T) {

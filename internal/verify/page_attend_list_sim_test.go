@@ -19,6 +19,7 @@ func listForms(warps, stages, cluster int) func(plan.Candidate) bool {
 // TestPageAttendListOnSimulator runs the PTX of page_attend_list where it is not the default: sixteen blocks, one stage, sixteen warps; of
 // wide groups with one and with two n tiles a warp.
 func TestPageAttendListOnSimulator(t *testing.T) {
+	t.Parallel()
 	for i, shape := range [][3]int{{16, 1, 8}, {8, 2, 16}, {4, 2, 16}, {8, 1, 8}} {
 		for _, tc := range attendShapes[i : i+3] { // other shapes with other sizes
 			s := attendSpec(tc.dim, tc.page, tc.group, tc.dtype, tc.rule, tc.softcap)

@@ -46,6 +46,7 @@ func attendSpec(dim, page, group int, dtype, rule string, softcap float64) *spec
 
 // TestPageAttendOnSimulator runs the PTX of the defaults of both forms, dense and over page lists.
 func TestPageAttendOnSimulator(t *testing.T) {
+	t.Parallel()
 	corners := []string{"no pages", "mixed lengths", "holes", "head lengths", "wide logits", "around the splits", "fewer live requests"}
 	for _, tc := range attendShapes {
 		t.Run(tc.name, func(t *testing.T) {
@@ -70,6 +71,7 @@ func TestPageAttendOnSimulator(t *testing.T) {
 
 // TestPageAttendStages runs every number of stages and warps, and a single split, which writes the output without the workspace.
 func TestPageAttendStages(t *testing.T) {
+	t.Parallel()
 	s := attendSpec(128, 16, 4, "bf16", "share_average", 0)
 	candidates := chosenBy(plan.PageAttend, s, func(plan.Candidate) bool { return true })
 	one := candidates[slices.IndexFunc(candidates, func(c plan.Candidate) bool { return c.Kernel == "kvloom::page_attend" })]

@@ -12,6 +12,7 @@ import (
 // TestPageRerankAttendOnSimulator runs page_rerank_attend, and page_select_rerank_attend where it has the rule, over shapes that differ in each parameter: combine rules, pages of several steps,
 // two n tiles, a softcap, several candidates a warp, fewer pages of values than that.
 func TestPageRerankAttendOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		reason                   string
 		dim, page, group, budget int // pages

@@ -20,6 +20,7 @@ func scoreSpec(dim, page, rank, bits, group int, dtype string, softcap float64) 
 
 // TestPageScoreResources compiles the default of each form for the common shapes: they keep everything in registers.
 func TestPageScoreResources(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, reason          string
 		dim, page, rank, bits int

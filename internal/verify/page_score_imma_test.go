@@ -109,6 +109,7 @@ func TestPageScoreImmaOnSimulator(t *testing.T) {
 
 // TestPageScoreImmaChoices runs, for each value of each parameter, a candidate that has it.
 func TestPageScoreImmaChoices(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		group int

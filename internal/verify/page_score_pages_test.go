@@ -53,6 +53,7 @@ func TestPageScorePagesOnSimulator(t *testing.T) {
 
 // TestPageScorePagesChoices runs, for each value of each parameter, a candidate that has it.
 func TestPageScorePagesChoices(t *testing.T) {
+	t.Parallel()
 	s := immaSpec(128, 16, 1, 4, 8, 4, "bf16")
 	seen := map[plan.Param]bool{}
 	for _, c := range pagesCandidates(plan.ForFamily(plan.PageScore, s, plan.Targets["sm_90a"])) {
@@ -72,6 +73,7 @@ func TestPageScorePagesChoices(t *testing.T) {
 // TestPageScoreFormsOnSimulator scores records of other forms than the plain one by every kind of candidate that reads them: 4-bit
 // coefficients and centroids, scales of 16 dims.
 func TestPageScoreFormsOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, reason           string
 		dim, rank, bits, group int

@@ -27,6 +27,7 @@ func scoreVariants(s *specs.Spec) []plan.Candidate {
 
 // TestPageScoreOnSimulator runs the PTX of every way to load records, over shapes that differ in each parameter.
 func TestPageScoreOnSimulator(t *testing.T) {
+	t.Parallel()
 	corners := []string{"no pages", "half-full last page", "mixed lengths", "holes", "around a tile", "wide logits", "extreme keys", nanRecord}
 	for _, tc := range []struct {
 		name, reason                 string

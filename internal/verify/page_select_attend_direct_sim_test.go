@@ -30,6 +30,7 @@ var directShapes = []struct {
 
 // TestDirectResources: keys, values and sums stay in registers.
 func TestDirectResources(t *testing.T) {
+	t.Parallel()
 	for _, tc := range directShapes {
 		s := immaSpec(tc.dim, tc.page, 4, 4, tc.group, tc.kvs, tc.dtype)
 		s.Attention.LogitSoftcap, s.Locks.BudgetTokens = tc.cap, 2048
@@ -51,6 +52,7 @@ func TestDirectResources(t *testing.T) {
 
 // TestPageSelectAttendDirectOnSimulator is TestPageSelectAttendOnSimulator of the form that keeps no keys and values in shared memory.
 func TestPageSelectAttendDirectOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range directShapes {
 		t.Run(tc.name, func(t *testing.T) {
 			cases := tc.cases

@@ -12,6 +12,7 @@ import (
 // TestPageSelectAttendOnSimulator runs the launch that selects and attends behind the build and page_score, under the sanitizer, with the
 // list in shared memory and, where selection is the radix kernel's or nothing is to be selected, in memory.
 func TestPageSelectAttendOnSimulator(t *testing.T) {
+	t.Parallel()
 	few := []string{"half-full last page", "holes", "replayed at other lengths"}
 	all := append([]string{"33 pages", "head lengths", "crosses 1024 tokens"}, few...)
 	for _, tc := range []struct {

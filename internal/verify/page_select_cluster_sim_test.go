@@ -95,6 +95,7 @@ func clusterCasesOnSimulator(t *testing.T, s *specs.Spec, candidate plan.Candida
 // TestPageSelectClusterOnSimulator runs page_select_cluster: contract cases, and clusterCases with shapes that keep all pages in
 // registers, or some in shared memory; once under the sanitizer.
 func TestPageSelectClusterOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		group, threads, cluster, pages int
 		reason                         string

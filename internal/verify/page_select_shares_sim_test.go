@@ -24,6 +24,7 @@ func sharesSpec(group, kvs int) *specs.Spec {
 
 // TestPageSelectSharesOnSimulator runs both launches of page_select from shares on contract cases and clusterCases, once under the sanitizer.
 func TestPageSelectSharesOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		group, kvs, cluster, slices int
 		reason                      string
@@ -60,6 +61,7 @@ func TestPageSelectSharesOnSimulator(t *testing.T) {
 // TestPageSelectAttendFromSharesOnSimulator runs the launch that selects from shares and attends, under the sanitizer, alone and behind the
 // build and page_score.
 func TestPageSelectAttendFromSharesOnSimulator(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		group, kvs, warps, stages, cluster int
 		reason                             string

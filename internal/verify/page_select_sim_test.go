@@ -67,6 +67,7 @@ func chosenBy(f plan.Family, s *specs.Spec, want func(plan.Candidate) bool) (lis
 
 // TestPageSelectOnSimulator runs the PTX of one block and of clusters over every rule.
 func TestPageSelectOnSimulator(t *testing.T) {
+	t.Parallel()
 	defaults := func(c plan.Candidate) bool {
 		return c.Param("threads") == 512 && c.Param("cluster") == 8 || c.Form == plan.Portable && c.Param("threads") == 1024
 	}

@@ -61,6 +61,7 @@ func writeMirrors(text *strings.Builder, r specs.Record, layout string) {
 }
 
 func TestSummaryCompiles(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		dtype                 string
 		dim, page, rank, bits int
@@ -102,6 +103,7 @@ func TestSummaryCompiles(t *testing.T) {
 // TestWeightedBlocksCompile: what the plan says of a weighted block's shared memory is what the kernel lays out, by the direct method and by
 // powers, for one page and for several, at the narrowest and the widest heads; no candidate spills.
 func TestWeightedBlocksCompile(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ dim, page, tokens, rank int }{
 		{64, 16, 32, 1}, {80, 32, 32, 2}, {256, 16, 64, 2}, {128, 64, 128, 1}, {112, 64, 64, 4}, {256, 32, 32, 8},
 	} {

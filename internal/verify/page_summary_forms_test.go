@@ -12,6 +12,7 @@ var formCases = []string{"one token", "one kv head", "half-full last page", "deg
 
 // TestSummaryFormsOnSim builds records of other forms than the plain one: 4-bit coefficients and centroids, scales of 16 dims.
 func TestSummaryFormsOnSim(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, reason           string
 		dtype                  string

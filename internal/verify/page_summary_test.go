@@ -11,6 +11,7 @@ import (
 
 // TestPageSummaryOnSim runs the very PTX of the portable form on the simulator.
 func TestPageSummaryOnSim(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		dtype                 string
 		dim, page, rank, bits int

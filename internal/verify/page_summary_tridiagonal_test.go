@@ -17,6 +17,7 @@ import (
 
 // TestTridiagonalSummaryOnSim runs the direct form of page_summary on the simulator: its layouts differ by head dim, rank and bits.
 func TestTridiagonalSummaryOnSim(t *testing.T) {
+	t.Parallel()
 	careful := []string{notFinite, "degenerate pages", hugeKeys, oddStrides}
 	for _, tt := range []struct {
 		dtype           string
@@ -47,6 +48,7 @@ func TestTridiagonalSummaryOnSim(t *testing.T) {
 
 // TestSummaryVariantsOnSim: the tuner may choose any of them.
 func TestSummaryVariantsOnSim(t *testing.T) {
+	t.Parallel()
 	for _, rank := range []int{4, 8} {
 		s := summarySpec("bf16", 64, 16, rank, 4, 2)
 		seen := map[string]bool{}
@@ -72,6 +74,7 @@ func TestSummaryVariantsOnSim(t *testing.T) {
 // TestJacobiSummaryOnSim: the general form of pages up to 16 tokens stays a candidate where the direct one is the default, and the only
 // one for higher ranks.
 func TestJacobiSummaryOnSim(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ page, rank int }{
 		{16, 4}, {16, 9},
 		{16, 14}, // short directions whose vectors were not orthogonal to the long ones put those into V a second time
@@ -117,6 +120,7 @@ func checkSummaryOnSim(t *testing.T, s *specs.Spec, c plan.Candidate, reason str
 
 // TestWeightedSummaryOnSim runs the form with query-weighted bases: every case once, then layouts that differ.
 func TestWeightedSummaryOnSim(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		dtype           string
 		dim, rank, bits int

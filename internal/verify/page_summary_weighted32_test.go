@@ -11,6 +11,7 @@ import (
 
 // TestWeighted32SummaryOnSim runs the form with a warp for each 32 tokens: every case once, then layouts that differ.
 func TestWeighted32SummaryOnSim(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		dtype                 string
 		dim, page, rank, bits int
@@ -39,6 +40,7 @@ func TestWeighted32SummaryOnSim(t *testing.T) {
 
 // TestWeighted32Compiles: no candidate uses local memory, and the plan gives what the kernel lays out.
 func TestWeighted32Compiles(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		dtype                 string
 		dim, page, rank, bits int
