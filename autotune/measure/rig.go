@@ -190,8 +190,8 @@ func (r *Rig) fill(dst device.Ptr, bytes int64, pattern []byte) error {
 	return r.Stream.Synchronize()
 }
 
-// needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages. Behind V lie as many blocks as
-// shifted may go beyond it.
+// needPool makes the KV pool: n sets for work that reads all of it, one for work that reads chosen pages. Behind the last V lie as many
+// blocks as shifted may go beyond it.
 func (r *Rig) needPool(whole bool) error {
 	p := r.Problem
 	k := p.Batch * p.MaxPages * int64(r.Spec.Cache.PageSize) * p.KVHeads * int64(r.Spec.Attention.HeadDim) * int64(r.dtype().Size())
@@ -202,13 +202,14 @@ func (r *Rig) needPool(whole bool) error {
 	if r.pool.n >= n {
 		return nil
 	}
-	beyond := int64(r.sets(r.touchedBytes())) * r.blockBytes()
-	pool, err := r.newRing(2*k+beyond, n)
+	each := (2*k + 255) / 256 * 256
+	bytes := each*int64(n) + int64(r.sets(r.touchedBytes()))*r.blockBytes()
+	base, err := r.alloc(bytes)
 	if err != nil {
 		return err
 	}
-	r.pool, r.poolV = pool, k
-	return r.fill(pool.base, pool.each*int64(n), r.elements(1<<21, 1))
+	r.pool, r.poolV = ring{base, each, n}, k
+	return r.fill(base, bytes, r.elements(1<<21, 1))
 }
 
 // cache describes set i of the pool, laid out [block, kv head, token, dim].

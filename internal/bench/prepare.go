@@ -71,6 +71,9 @@ func (b *Bench) candidates(j Job, p *plan.Plan, work measure.Work) ([]plan.Candi
 		return nil, err
 	}
 	list := []plan.Candidate{c}
+	if b.Pick <= 1 {
+		return list, nil // the workload's order takes a plan of its own
+	}
 	all := p.Of(work.Family()).Candidates
 	for _, i := range p.OrderAt(string(work), work.Family(), j.Workload) {
 		if len(list) >= b.Pick {
